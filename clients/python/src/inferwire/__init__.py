@@ -1,0 +1,1 @@
+"""inferwire: language models as typed gRPC."""
