@@ -1,0 +1,1 @@
+"""Generated from proto/inferwire/v1; do not edit."""
