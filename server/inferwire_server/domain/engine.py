@@ -109,6 +109,9 @@ class Finished:
 class Cancelled:
     """The stream ended because `cancel()` was called."""
 
+    cached_tokens: int | None = None
+    """As in Finished."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failed:
