@@ -1,0 +1,112 @@
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+BIN := .venv/bin
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-input --require-hashes --only-binary=:all:
+MYPY_TARGETS := server/inferwire_server clients/python/src/inferwire tools tests $(wildcard bench)
+
+# --- environments: each stamp is as new as the lock it was installed from ------------------------------------------
+
+.venv/.created:
+	@echo "Creating .venv"
+	@tools/create_venv.sh .venv
+	@touch $@
+
+.venv/.cpu: .venv/.created requirements/cpu.txt requirements/build.txt
+	@echo "Installing the server and its CPU engine into .venv"
+	@$(BIN)/python $(PIP_INSTALL) -r requirements/cpu.txt -r requirements/build.txt
+	@touch $@
+
+.venv/.editable: .venv/.cpu pyproject.toml clients/python/src/inferwire/_version.py
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv/.dev: .venv/.editable requirements/dev.txt
+	@echo "Installing what tests and checks need into .venv"
+	@$(BIN)/python $(PIP_INSTALL) -r requirements/dev.txt
+	@touch $@
+
+.venv-stubs/.installed: requirements/stubs.txt
+	@echo "Installing the stub generator into .venv-stubs"
+	@tools/create_venv.sh .venv-stubs
+	@.venv-stubs/bin/python $(PIP_INSTALL) -r requirements/stubs.txt
+	@touch $@
+
+# --- what people type ----------------------------------------------------------------------------------------------
+
+.PHONY: help
+help: ## Say what there is to make
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
+
+.PHONY: demo
+demo: .venv/.editable ## Stream a real model's tokens through server and client
+	@$(BIN)/python -m tools.demo
+
+.PHONY: test
+test: .venv/.dev .venv-stubs/.installed ## Run the tests, less the slow ones
+	@$(BIN)/python -m pytest -m "not slow and not gpu"
+
+.PHONY: check
+check: lint types imports proto stubs-fresh ## Lint, types, import rules, contract, stubs
+
+.PHONY: bench
+bench: .venv/.dev ## Measure the goals and print them as ratios
+	@$(BIN)/python -m bench
+
+.PHONY: soak
+soak: .venv/.dev ## 2,000 requests against a tiny cache; each answer must equal its solo run
+	@$(BIN)/python -m tools.soak --requests 2000
+
+.PHONY: soak-short
+soak-short: .venv/.dev ## The same with 200 requests
+	@$(BIN)/python -m tools.soak --requests 200
+
+.PHONY: stubs
+stubs: .venv-stubs/.installed ## Generate the stubs from proto/
+	@.venv-stubs/bin/python tools/generate_stubs.py
+
+.PHONY: baseline
+baseline: .venv/.dev ## Record the contract that later changes must not break
+	@$(BIN)/buf build proto --exclude-source-info --output proto/baseline.binpb
+
+.PHONY: lock
+lock: .venv/.dev ## Compile requirements/*.txt; UPGRADE=1 moves to the newest versions allowed
+	@PATH="$(BIN):$$PATH" tools/compile_locks.sh $(if $(UPGRADE),--upgrade)
+
+.PHONY: format
+format: .venv/.dev ## Format Python and protos
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/buf format proto --write --path proto/inferwire
+
+.PHONY: clean
+clean: ## Remove environments, caches and build output
+	@rm -rf .venv .venv-stubs build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+# --- the parts of `make check` -------------------------------------------------------------------------------------
+
+.PHONY: lint
+lint: .venv/.dev
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
+
+.PHONY: types
+types: .venv/.dev
+	@$(BIN)/mypy $(MYPY_TARGETS)
+
+.PHONY: imports
+imports: .venv/.dev
+	@$(BIN)/lint-imports --no-logo
+
+.PHONY: proto
+proto: .venv/.dev
+	@$(BIN)/buf lint proto
+	@$(BIN)/buf format proto --diff --exit-code --path proto/inferwire
+	@$(BIN)/python -m tools.check_breaking
+
+.PHONY: stubs-fresh
+stubs-fresh: .venv-stubs/.installed
+	@.venv-stubs/bin/python tools/generate_stubs.py --check
