@@ -1,0 +1,3 @@
+"""Fixtures that every part of the suite may ask for; nothing here runs by itself."""
+
+pytest_plugins = ["tests.grpcurl"]
