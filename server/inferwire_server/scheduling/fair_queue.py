@@ -1,0 +1,238 @@
+"""Who goes next when the engine has room: priority classes, fairness by tokens between tenants, bounded waiting.
+
+Rules, in this order:
+
+1. A class that has waited too long goes first: when its longest waiting ticket is older than `ageing_s`, its next
+   ticket overtakes the classes above, but at most one start in `AGED_TURN` is such an overtaking. So the next ticket of
+   a waiting class is started within `ageing_s` plus the time of `2 * AGED_TURN` starts, and the classes above keep at
+   least 1 - 1 / AGED_TURN of the starts.
+2. Otherwise interactive before standard before batch. Batch never takes the last slot of an engine with several: it
+   stays free for the classes above, whose requests then need not wait for the end of a long batch output.
+3. Inside a class the order is that of `priority_class`.
+
+The ticket whose turn it is waits for enough free slots; none overtakes it. Time comes in as an argument (seconds of any
+one monotonic clock).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from inferwire_server.domain.generation import Priority
+from inferwire_server.scheduling.priority_class import Ahead, Measure, PriorityClass
+from inferwire_server.scheduling.ticket import TenantFlow, Ticket, TicketState
+
+T = TypeVar("T")
+
+AGED_TURN = 4
+"""At most one start in this many lets a lower class overtake a waiting higher one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantView:
+    """What one tenant has here now, over all classes."""
+
+    tenant: str
+    waiting: int = 0
+    waiting_prompt_tokens: int = 0
+    running: int = 0
+
+
+class FairQueue(Generic[T]):
+    """Waiting and running tickets of one engine."""
+
+    def __init__(self, *, weights: Mapping[str, float] | None = None, ageing_s: float = 5.0) -> None:
+        """`weights` by tenant, 1 where absent; twice the weight is twice the tokens."""
+        self._ageing_s = ageing_s
+        self._classes: dict[Priority, PriorityClass[T]] = {
+            priority: PriorityClass(weights or {}) for priority in Priority
+        }
+        self._by_rank = [self._classes[priority] for priority in sorted(Priority)]
+        self._batch = self._classes[Priority.BATCH]
+        self._sequence = 0
+        self._starts_since_aged = AGED_TURN
+        self._last_aged: PriorityClass[T] | None = None
+        self._mean_output_tokens = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """Tickets not started."""
+        return sum(each.waiting for each in self._by_rank)
+
+    @property
+    def waiting_prompt_tokens(self) -> int:
+        return sum(each.waiting_prompt_tokens for each in self._by_rank)
+
+    @property
+    def running(self) -> int:
+        return sum(each.running for each in self._by_rank)
+
+    @property
+    def reserved_kv_blocks(self) -> int:
+        """Of waiting and running tickets."""
+        return sum(each.waiting_kv_blocks + each.running_kv_blocks for each in self._by_rank)
+
+    def push(
+        self,
+        item: T,
+        *,
+        tenant: str,
+        priority: Priority,
+        prompt_tokens: int,
+        now: float,
+        slots: int = 1,
+        kv_blocks: int = 0,
+    ) -> Ticket[T]:
+        """Put a request at the end of its tenant's line in its class."""
+        each = self._classes[priority]
+        ticket = Ticket(
+            item=item,
+            priority=priority,
+            prompt_tokens=prompt_tokens,
+            slots=slots,
+            kv_blocks=kv_blocks,
+            enqueued_at=now,
+            sequence=self._sequence,
+            flow=each.flow(tenant),
+        )
+        self._sequence += 1
+        each.add(ticket)
+        return ticket
+
+    def head(self, now: float, free_slots: int, total_slots: int) -> Ticket[T] | None:
+        """The ticket to start now, left in place; None when there is none or it must wait for slots."""
+        if free_slots < 1:
+            return None
+        due = self._due(now, total_slots)
+        ticket = due.first() if due is not None else self._first_by_rank(total_slots)
+        return ticket if ticket is not None and ticket.slots <= free_slots else None
+
+    def pop(self, ticket: Ticket[T]) -> None:
+        """The engine has taken it: charge its prompt to its tenant."""
+        each = self._of_waiting(ticket)
+        if any(above.oldest() is not None for above in self._above(each)):
+            self._starts_since_aged = 0
+            self._last_aged = each
+        self._starts_since_aged += 1
+        each.start(ticket)
+
+    def remove(self, ticket: Ticket[T]) -> None:
+        """It was cancelled, refused or expired before the engine took it."""
+        self._of_waiting(ticket).leave(ticket)
+
+    def release(self, ticket: Ticket[T]) -> None:
+        """A started ticket has ended: its slots are free."""
+        if ticket.state is not TicketState.RUNNING:
+            raise ValueError(f"a {ticket.state.value} ticket holds no slots")
+        self._mean_output_tokens += 0.05 * (ticket.output_tokens - self._mean_output_tokens)
+        self._classes[ticket.priority].finish(ticket)
+
+    def charge(self, ticket: Ticket[T], output_tokens: int) -> None:
+        """A running ticket has produced tokens."""
+        ticket.output_tokens += output_tokens
+        flow = ticket.flow
+        flow.served += output_tokens * flow.token_price
+
+    def refund(self, ticket: Ticket[T], prompt_tokens: int) -> None:
+        """Prompt tokens of a running ticket that came from a cache or were never computed."""
+        self._classes[ticket.priority].refund(ticket, prompt_tokens)
+
+    def set_aside(self, ticket: Ticket[T]) -> None:
+        """Let others go before a waiting ticket until `bring_back`."""
+        self._of_waiting(ticket).set_aside(ticket)
+
+    def bring_back(self, tickets: Iterable[Ticket[T]]) -> None:
+        """Offer tickets again that were set aside; those that left meanwhile are passed over."""
+        for ticket in tickets:
+            if ticket.state is TicketState.ASIDE:
+                self._classes[ticket.priority].bring_back(ticket)
+
+    def ahead_of(self, ticket: Ticket[T]) -> Ahead:
+        """What is expected to be started before a waiting ticket if nothing more arrives."""
+        return self._ahead(ticket.flow, ticket.priority, ticket)
+
+    def ahead_of_newcomer(self, tenant: str, priority: Priority) -> Ahead:
+        """The same for a request that is not here yet."""
+        return self._ahead(self._classes[priority].flow(tenant), priority, None)
+
+    def position(self, ticket: Ticket[T]) -> int:
+        """1 for the next one to be started; an estimate where several tenants wait."""
+        return self.ahead_of(ticket).requests + 1
+
+    def to_displace(
+        self, *, tenant: str, priority: Priority, adding: int, measure: Measure[T], guaranteed: int
+    ) -> Ticket[T] | None:
+        """The waiting ticket that should leave a full queue so that a newcomer may enter; None: the newcomer must not.
+
+        It is the newest ticket of the tenant that holds most for its weight (longest queue drop): in the lowest class
+        below the newcomer's that holds more than `guaranteed` tickets, or else in its own class, where that tenant must
+        hold more than the newcomer's would. A tenant's only ticket stays. `adding` is what the newcomer itself adds to
+        the measure.
+        """
+        own_class = self._classes[priority]
+        for below in reversed(self._by_rank[self._by_rank.index(own_class) + 1 :]):
+            if below.waiting > guaranteed and (heaviest := below.heaviest(measure)) is not None:
+                return heaviest.newest
+        own = own_class.flow(tenant)
+        heaviest = own_class.heaviest(measure)
+        if heaviest is None or measure(heaviest) * heaviest.token_price <= (measure(own) + adding) * own.token_price:
+            return None
+        return heaviest.newest
+
+    def tenants(self) -> list[TenantView]:
+        """Every tenant with something waiting or running."""
+        views: dict[str, TenantView] = {}
+        for each in self._by_rank:
+            for flow in each.flows:
+                if not flow.is_idle:
+                    seen = views.get(flow.tenant, TenantView(tenant=flow.tenant))
+                    views[flow.tenant] = TenantView(
+                        tenant=flow.tenant,
+                        waiting=seen.waiting + flow.waiting,
+                        waiting_prompt_tokens=seen.waiting_prompt_tokens + flow.waiting_prompt_tokens,
+                        running=seen.running + flow.running,
+                    )
+        return list(views.values())
+
+    def _due(self, now: float, total_slots: int) -> PriorityClass[T] | None:
+        """The class whose ticket overtakes the classes above because it has waited too long."""
+        if self._starts_since_aged < AGED_TURN:
+            return None
+        due = [each for each in self._by_rank[1:] if self._is_overdue(each, now) and self._may_start(each, total_slots)]
+        if len(due) > 1 and due[0] is self._last_aged:
+            return due[1]
+        return due[0] if due else None
+
+    def _is_overdue(self, each: PriorityClass[T], now: float) -> bool:
+        oldest = each.oldest()
+        return oldest is not None and now - oldest.enqueued_at >= self._ageing_s
+
+    def _may_start(self, each: PriorityClass[T], total_slots: int) -> bool:
+        if each is not self._batch or each.running == 0:
+            return True
+        first = each.first()
+        return first is not None and each.running_slots + first.slots <= total_slots - min(1, total_slots - 1)
+
+    def _first_by_rank(self, total_slots: int) -> Ticket[T] | None:
+        for each in self._by_rank:
+            ticket = each.first()
+            if ticket is not None:
+                return ticket if self._may_start(each, total_slots) else None
+        return None
+
+    def _above(self, each: PriorityClass[T]) -> list[PriorityClass[T]]:
+        return self._by_rank[: self._by_rank.index(each)]
+
+    def _of_waiting(self, ticket: Ticket[T]) -> PriorityClass[T]:
+        if not ticket.is_waiting:
+            raise ValueError(f"a {ticket.state.value} ticket is not in the queue")
+        return self._classes[ticket.priority]
+
+    def _ahead(self, flow: TenantFlow[T], priority: Priority, before: Ticket[T] | None) -> Ahead:
+        own_class = self._classes[priority]
+        total = own_class.ahead(flow, before, self._mean_output_tokens)
+        for above in self._above(own_class):
+            total += Ahead(above.waiting, above.waiting_prompt_tokens)
+        return total
