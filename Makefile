@@ -6,7 +6,7 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 
 BIN := .venv/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-input --require-hashes --only-binary=:all:
-MYPY_TARGETS := server/inferwire_server clients/python/src/inferwire tools tests $(wildcard bench)
+MYPY_TARGETS := server/inferwire_server clients/python/src/inferwire tools tests docker $(wildcard bench)
 
 # --- environments: each stamp is as new as the lock it was installed from ------------------------------------------
 
