@@ -5,7 +5,7 @@ SHELL := bash
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
 BIN := .venv/bin
-PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-input --require-hashes --only-binary=:all:
+PIP_INSTALL := -m pip install -qq --disable-pip-version-check --no-input --require-hashes --only-binary=:all:
 MYPY_TARGETS := server/inferwire_server clients/python/src/inferwire tools tests docker $(wildcard bench)
 
 # --- environments: each stamp is as new as the lock it was installed from ------------------------------------------
@@ -21,7 +21,7 @@ MYPY_TARGETS := server/inferwire_server clients/python/src/inferwire tools tests
 	@touch $@
 
 .venv/.editable: .venv/.cpu pyproject.toml clients/python/src/inferwire/_version.py
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --no-deps --no-build-isolation --editable .
 	@touch $@
 
 .venv/.dev: .venv/.editable requirements/dev.txt

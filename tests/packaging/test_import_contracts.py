@@ -46,6 +46,8 @@ def test_the_tree_keeps_its_contracts(tree: Path) -> None:
         ("rpc/inference_too.py", "import inferwire", "uses only the contract"),
         ("rpc/inference_too.py", "import openvino_genai", "Heavy things stay"),
         ("text/decoder_too.py", "import numpy", "Heavy things stay"),
+        ("../inferwire/policy/breaker.py", "import inferwire.regions", "Client layers"),
+        ("../inferwire/policy/breaker.py", "import asyncio", "Policies are pure"),
     ],
 )
 def test_a_planted_import_breaks_its_contract(tree: Path, module: str, statement: str, contract: str) -> None:
