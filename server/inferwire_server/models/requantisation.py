@@ -20,8 +20,17 @@ _FILE_TYPES = {
 }
 
 
-def requantise(model: GgufModel, target: Path, kind: GGMLQuantizationType, progress: ProgressSink) -> None:
+def requantise(
+    model: GgufModel,
+    target: Path,
+    kind: GGMLQuantizationType,
+    progress: ProgressSink,
+    *,
+    kept: frozenset[GGMLQuantizationType] = frozenset(),
+) -> None:
     """Write the model with matrices of `kind` (F16 or Q8_0) and vectors of F32; the metadata is carried over.
+
+    Tensors of a type in `kept` stay as they are.
 
     The result depends on the input alone, so that the same file gives the same digest everywhere. Raises
     ConversionFailed.
@@ -29,7 +38,10 @@ def requantise(model: GgufModel, target: Path, kind: GGMLQuantizationType, progr
     writer = GGUFWriter(target, model.family)
     try:
         _carry_metadata(model, writer, kind)
-        plan = [(tensor, _target_type(tensor, kind)) for tensor in model.tensors]
+        plan = [
+            (tensor, tensor.tensor_type if tensor.tensor_type in kept else _target_type(tensor, kind))
+            for tensor in model.tensors
+        ]
         for tensor, new_type in plan:
             _announce(writer, tensor, new_type)
         writer.write_header_to_file()
