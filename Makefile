@@ -64,6 +64,14 @@ soak: .venv/.dev ## 2,000 requests against a tiny cache; each answer must equal 
 soak-short: .venv/.dev ## The same with 200 requests
 	@$(BIN)/python -m tools.soak --requests 200
 
+.PHONY: fuzz
+fuzz: .venv/.dev ## Look for counterexamples with many random examples a property
+	@$(BIN)/python -m pytest -m "hypothesis and not gpu" --hypothesis-profile=fuzz --timeout=1800
+
+.PHONY: chaos
+chaos: .venv/.dev ## Kill, freeze and cut off servers under load; print what callers saw
+	@$(BIN)/python -m tools.chaos
+
 .PHONY: stubs
 stubs: .venv-stubs/.installed ## Generate the stubs from proto/
 	@.venv-stubs/bin/python tools/generate_stubs.py
