@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from inferwire_server.domain.engine import Engine, EngineRequest, ResumeGuarantee
-from inferwire_server.domain.generation import Grammar, GrammarKind
+from inferwire_server.domain.generation import Continuation, Grammar, GrammarKind
 
 from tests.engines.engine_harness import GREEDY, EngineHarness
 from tests.engines.promises.structured import SCHEMA
@@ -72,6 +72,12 @@ class ResumePromises(EngineHarness):
         free = (await self.run(engine, self.request())).token_ids
         request = self.request(stop_token_ids=frozenset({free[0]}), min_output_tokens=6)
         await self._equals_at_every_cut(engine, request)
+
+    async def test_tells_how_it_would_continue(self, engine: Engine) -> None:
+        if engine.capabilities.resume_guarantee is ResumeGuarantee.NONE:
+            pytest.skip("missing capability: resume_guarantee")
+        way = engine.continuation_of(self.request(resumed_token_ids=[self.prompts[0][0]]))
+        assert way in {Continuation.PREFILLED, Continuation.REGENERATED}
 
     async def test_a_continuation_produces_no_more_than_what_was_left(self, engine: Engine) -> None:
         if engine.capabilities.resume_guarantee is ResumeGuarantee.NONE:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from inferwire_server.domain.engine import Engine
+from inferwire_server.domain.engine import Engine, EngineRequest
 from inferwire_server.domain.errors import InvalidRequest
 from inferwire_server.domain.generation import Sampling
 
-from tests.engines.engine_harness import GREEDY, EngineHarness
+from tests.engines.engine_harness import EngineHarness
 from tests.engines.event_recorder import EventRecorder
 
 
@@ -50,15 +51,15 @@ class SamplingPromises(EngineHarness):
     )
     async def test_a_penalty_makes_repeats_rarer(self, engine: Engine, field: str, value: float) -> None:
         self.requires(engine, f"sampling.{field}")
-        plain = await self.run(engine, self.request(max_output_tokens=48))
         change: dict[str, Any] = {field: value}
-        penalised = dataclasses.replace(GREEDY, **change)
-        recorder = await self.run(engine, self.request(sampling=penalised, max_output_tokens=48))
+        plain = [self.request(sampling=self.sampled(seed), max_output_tokens=48) for seed in range(4)]
+        penalised = [dataclasses.replace(each, sampling=dataclasses.replace(each.sampling, **change)) for each in plain]
 
-        assert self._repeats(recorder.token_ids) < self._repeats(plain.token_ids)
+        assert await self._repeats(engine, penalised) < await self._repeats(engine, plain)
 
-    def _repeats(self, token_ids: list[int]) -> int:
-        return len(token_ids) - len(set(token_ids))
+    async def _repeats(self, engine: Engine, requests: Sequence[EngineRequest]) -> int:
+        outputs = [(await self.run(engine, request)).token_ids for request in requests]
+        return sum(len(output) - len(set(output)) for output in outputs)
 
     async def test_neutral_values_change_nothing(self, engine: Engine) -> None:
         self.requires(engine, "sampling.top_p", "sampling.top_k", "sampling.repetition_penalty")
