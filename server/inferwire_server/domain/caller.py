@@ -1,4 +1,4 @@
-"""Who is asking. Every domain call carries a caller, so that isolation and accounting never depend on memory of a transport."""
+"""Who is asking. Every domain call carries a caller, so that isolation and accounting never depend on a transport."""
 
 from __future__ import annotations
 

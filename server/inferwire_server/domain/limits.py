@@ -1,4 +1,4 @@
-"""The one table of bounds on requests that do not depend on the model. Checked by validation, published in the contract's comments."""
+"""The one table of bounds on requests, whatever the model. Validation checks them, the contract's comments publish them."""
 
 from __future__ import annotations
 
