@@ -1,4 +1,4 @@
-"""The one table of bounds on requests, whatever the model. Validation checks them, the contract's comments publish them."""
+"""The one table of bounds on requests, whatever the model: checked by validation, published in the contract's comments."""
 
 from __future__ import annotations
 
