@@ -1,4 +1,4 @@
-"""The one table of bounds on requests, whatever the model: checked by validation, published in the contract's comments."""
+"""The one table of bounds on requests, whatever the model: validation checks it, the contract's comments publish it."""
 
 from __future__ import annotations
 
