@@ -66,6 +66,9 @@ class Source:
     processing: str = ""
     """What was done to the weights; empty when they are as they came."""
 
+    def __str__(self) -> str:
+        return f"{self.location}@{self.revision[:12]}" if self.revision else self.location
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
