@@ -5,6 +5,7 @@ from inferwire_server.engines.scripted.engine import ScriptedEngine
 from inferwire_server.engines.scripted.model import scripted_model_facts, write_scripted_model
 from inferwire_server.engines.scripted.options import ScriptedOptions
 from inferwire_server.engines.scripted.plans import Die, Echo, Fail, Freeze, Plan, PlanBook, Refuse
+from inferwire_server.engines.scripted.script import Script, ScriptError, parse_script, read_script
 
 __all__ = [
     "Die",
@@ -16,9 +17,13 @@ __all__ = [
     "Plan",
     "PlanBook",
     "Refuse",
+    "Script",
+    "ScriptError",
     "ScriptedEngine",
     "ScriptedOptions",
     "StepClock",
+    "parse_script",
+    "read_script",
     "scripted_model_facts",
     "write_scripted_model",
 ]

@@ -98,9 +98,10 @@ class ScriptedEngine:
 
     async def start(self) -> None:
         """Become ready after `start_delay_s`."""
-        started = asyncio.Event()
-        self._clock.call_at(self._clock.now() + self._options.start_delay_s, started.set)
-        await started.wait()
+        if self._options.start_delay_s:
+            loaded = asyncio.Event()
+            self._clock.call_at(self._clock.now() + self._options.start_delay_s, loaded.set)
+            await loaded.wait()
         self._become_ready()
 
     def room_for(self, requests: Sequence[EngineRequest]) -> bool:
@@ -148,12 +149,14 @@ class ScriptedEngine:
         return self._runner.load()
 
     async def check(self, grammar: Grammar) -> None:
-        """Compile the grammar on a thread, for at most `_COMPILE_LIMIT_S`."""
+        if self._grammars.knows(grammar):
+            return
         try:
             async with asyncio.timeout(_COMPILE_LIMIT_S):
                 matcher = await asyncio.to_thread(self._grammars.compile, grammar)
         except TimeoutError:
-            raise InvalidRequest(f"structured_output.{grammar.kind.value}", "grammar too costly") from None
+            field = f"structured_output.{grammar.kind.value}"
+            raise InvalidRequest(field, f"takes more than {_COMPILE_LIMIT_S:g} s to compile") from None
         self._grammars.keep(grammar, matcher)
 
     async def shutdown(self, grace_s: float) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import llguidance
 
 _MAX_CACHED = 64
+_TRIAL_TOKENS = 16
 _MAX_REASON_LENGTH = 200
 
 
@@ -68,6 +69,10 @@ class GrammarCompiler:
         self._compiled: OrderedDict[Grammar, llguidance.LLMatcher] = OrderedDict()
         self._tokenizer: llguidance.LLTokenizer | None = None
 
+    def knows(self, grammar: Grammar) -> bool:
+        """Whether the grammar has been compiled, and is still kept."""
+        return grammar in self._compiled
+
     def start(self, grammar: Grammar) -> GrammarState:
         """Begin an output. Raises InvalidRequest when the grammar cannot be compiled."""
         matcher = self._compiled.get(grammar)
@@ -91,10 +96,12 @@ class GrammarCompiler:
         except ValueError as error:
             raise InvalidRequest(field, _reason(str(error))) from None
         matcher = llguidance.LLMatcher(self._tokenizer, source, log_level=0)
-        matcher.compute_bitmask()
         if matcher.is_error():
             raise InvalidRequest(field, _reason(matcher.get_error()))
-        matcher.reset()
+        try:
+            _try_out(GrammarState(matcher.deep_copy()))
+        except GrammarViolated as error:
+            raise InvalidRequest(field, str(error)) from None
         return matcher
 
     def keep(self, grammar: Grammar, matcher: llguidance.LLMatcher) -> None:
@@ -103,6 +110,15 @@ class GrammarCompiler:
         self._compiled.move_to_end(grammar)
         if len(self._compiled) > _MAX_CACHED:
             self._compiled.popitem(last=False)
+
+
+def _try_out(state: GrammarState) -> None:
+    """Follow the grammar for some tokens: much is compiled only then, and may prove too costly."""
+    for _ in range(_TRIAL_TOKENS):
+        inner = state.permitted() - END_TOKEN_IDS
+        if not inner:
+            return
+        state.accept(min(inner))
 
 
 def _source(grammar: Grammar) -> str:

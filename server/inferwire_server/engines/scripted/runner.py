@@ -82,9 +82,9 @@ class BatchRunner:
     def freeze(self) -> None:
         """Stop stepping, and say nothing about it."""
         self.is_frozen = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if not self.batch:
+            self.last_progress = self._clock.now()
+        self._stop_timer()
 
     def thaw(self) -> None:
         """Step again."""
@@ -99,8 +99,8 @@ class BatchRunner:
         for stream in streams:
             self._release(stream)
         self.kv = KvCache(self._options.kv_blocks, self._options.block_tokens)
-        self.freeze()
         self.is_frozen = False
+        self._stop_timer()
         return [stream.sink for stream in streams]
 
     def load(self) -> EngineLoad:
@@ -115,6 +115,11 @@ class BatchRunner:
             batch_size=self._batch_size if self.batch else 0,
             extra={"steps": float(self._steps), "prefilled_tokens": float(self._prefilled_tokens)},
         )
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _wake(self) -> None:
         if self._timer is None and not self._is_stepping and not self.is_frozen and self.batch:
@@ -140,19 +145,26 @@ class BatchRunner:
         now = self.last_progress = self._clock.now()
         self._steps += 1
         self._is_stepping = True
-        for stream in decoding:
-            if stream.is_live:
-                try:
-                    stream.advance(now)
-                except GrammarViolated as violation:
-                    self._fail_grammar(stream, violation)
-        for stream in prefilling:
-            if stream.is_live:
-                self._finish_chunk(stream, now)
-        self._is_stepping = False
-        self._tell_of_release()
-        if self._timer is None:
-            self._begin_step()
+        try:
+            for stream in decoding:
+                if stream.is_live:
+                    self._advance(stream, now)
+            for stream in prefilling:
+                if stream.is_live:
+                    self._finish_chunk(stream, now)
+        finally:
+            self._is_stepping = False
+            self._tell_of_release()
+            if self._timer is None:
+                self._begin_step()
+
+    def _advance(self, stream: ScriptedStream, now: float) -> None:
+        try:
+            stream.advance(now)
+        except GrammarViolated as violation:
+            error = InvalidRequest("structured_output", f"cannot be followed any further: {violation}")
+            error.started = True
+            self.finish(stream, Failed(error))
 
     def _finish_chunk(self, stream: ScriptedStream, now: float) -> None:
         self._prefilled_tokens += stream.chunk
@@ -162,15 +174,8 @@ class BatchRunner:
             stream.report_prefill()
             return
         self.batch.start_decoding(stream)
-        try:
-            stream.start_output(now)
-        except GrammarViolated as violation:
-            self._fail_grammar(stream, violation)
-
-    def _fail_grammar(self, stream: ScriptedStream, violation: GrammarViolated) -> None:
-        error = InvalidRequest("structured_output", f"cannot be followed any further: {violation}")
-        error.started = True
-        self.finish(stream, Failed(error))
+        stream.start_output(now)
+        self._advance(stream, now)
 
     def _cancel(self, stream: ScriptedStream) -> None:
         if stream.is_live:

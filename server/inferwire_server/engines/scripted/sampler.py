@@ -130,8 +130,13 @@ class Sampler:
             words = words[: self._model.tokens_before_end(position, len(words))]
         if self._is_greedy:
             return words
-        token_at, draw, weights = self._model.token_at, self._draws.at, self._weights
-        return [token_at(at, _rank(weights, draw(at))) for at in range(position, position + len(words))]
+        weights = self._weights
+        likeliest = weights[0] / weights[-1]
+        tokens = []
+        for at, word in enumerate(words, position):
+            uniform = self._draws.at(at)
+            tokens.append(word if uniform < likeliest else self._model.token_at(at, _rank(weights, uniform)))
+        return tokens
 
     def _choose_with_care(self, position: int) -> int:
         order = self._model.order(position)

@@ -92,11 +92,10 @@ class ScriptedStream:
         self.sink(PrefillProgress(min(self.computed_tokens, len(self.request.prompt_token_ids))))
 
     def start_output(self, now: float) -> None:
-        """The prompt is computed, and with it the first token. Raises GrammarViolated."""
+        """The prompt is computed: from now on `advance` produces tokens."""
         if self.request.prompt_top_logprobs is not None:
             self.sink(PromptTokens(_prompt_logprobs(self.request.prompt_token_ids, self.request.prompt_top_logprobs)))
         self.ready_at = now + self._plan.first_token_delay_s
-        self.advance(now)
 
     def advance(self, now: float) -> None:
         """Produce one token. Raises GrammarViolated."""
