@@ -4,8 +4,8 @@ from inferwire_server.engines.scripted.clock import LoopClock, ManualClock, Step
 from inferwire_server.engines.scripted.engine import ScriptedEngine
 from inferwire_server.engines.scripted.model import scripted_model_facts, write_scripted_model
 from inferwire_server.engines.scripted.options import ScriptedOptions
+from inferwire_server.engines.scripted.plan_file import PlanFileError, read_plans
 from inferwire_server.engines.scripted.plans import Die, Echo, Fail, Freeze, Plan, PlanBook, Refuse
-from inferwire_server.engines.scripted.script import Script, ScriptError, parse_script, read_script
 
 __all__ = [
     "Die",
@@ -16,14 +16,12 @@ __all__ = [
     "ManualClock",
     "Plan",
     "PlanBook",
+    "PlanFileError",
     "Refuse",
-    "Script",
-    "ScriptError",
     "ScriptedEngine",
     "ScriptedOptions",
     "StepClock",
-    "parse_script",
-    "read_script",
+    "read_plans",
     "scripted_model_facts",
     "write_scripted_model",
 ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +30,14 @@ class ScriptedOptions:
 
     def __post_init__(self) -> None:
         for name in ("max_running", "max_context_tokens", "kv_blocks", "block_tokens", "prefill_chunk_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("step_base_s", "step_per_running_s", "start_delay_s", "recover_after_s"):
-            if not 0.0 <= (getattr(self, name) or 0.0) < math.inf:
-                raise ValueError(f"{name} must be a number of seconds from 0, not {getattr(self, name)}")
-        if not self.prefill_tokens_per_s > 0.0:
-            raise ValueError(f"prefill_tokens_per_s must be above 0, not {self.prefill_tokens_per_s}")
-        if not 0 <= self.max_top_logprobs <= 200:
-            raise ValueError(f"max_top_logprobs must be 0 to 200, not {self.max_top_logprobs}")
+            self._check(name, lambda value: isinstance(value, int) and value >= 1, "a whole number from 1")
+        for name in ("step_base_s", "step_per_running_s", "start_delay_s"):
+            self._check(name, lambda value: 0.0 <= value < math.inf, "seconds from 0")
+        self._check("recover_after_s", lambda value: value is None or 0.0 <= value < math.inf, "seconds from 0")
+        self._check("prefill_tokens_per_s", lambda value: value > 0.0, "a number above 0")
+        self._check("max_top_logprobs", lambda value: isinstance(value, int) and 0 <= value <= 200, "0 to 200")
+
+    def _check(self, name: str, is_good: Callable[[Any], bool], expected: str) -> None:
+        value = getattr(self, name)
+        if isinstance(value, str | bool) or not is_good(value):
+            raise ValueError(f"{name} must be {expected}, not {value!r}")
