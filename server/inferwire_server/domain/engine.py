@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from inferwire_server.domain.errors import ServiceError
-from inferwire_server.domain.generation import FinishReason, Grammar, Sampling, TokenLogprobs
+from inferwire_server.domain.generation import Continuation, FinishReason, Grammar, Sampling, TokenLogprobs
 
 
 class ResumeGuarantee(enum.IntEnum):
@@ -115,9 +114,9 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The engine could not finish; `error` is ready for the caller."""
+    """The engine could not finish. A ServiceError is meant for the caller; anything else is our fault."""
 
-    error: ServiceError
+    error: Exception
 
 
 EngineEvent = Tokens | PrefillProgress | PromptTokens | Finished | Cancelled | Failed
@@ -186,6 +185,9 @@ class Engine(Protocol):
 
         Raises InvalidRequest (it can never run), Overloaded (no room now) or EngineDown / Starting.
         """
+
+    def continuation_of(self, request: EngineRequest) -> Continuation:
+        """How a request with `resumed_token_ids` would be continued: PREFILLED or REGENERATED."""
 
     def subscribe(self, changed: Callable[[], None]) -> None:
         """Call `changed` on the serving loop whenever room may have grown or health changed."""

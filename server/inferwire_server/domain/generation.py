@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 class Priority(enum.IntEnum):
@@ -169,6 +169,10 @@ class Started:
     seed: int | None = None
     """None when greedy and none was asked for."""
     continuation: Continuation = Continuation.FRESH
+
+    def continued(self, continuation: Continuation) -> Started:
+        """The same for a reader that joins in another way."""
+        return replace(self, continuation=continuation)
 
 
 class Stage(enum.IntEnum):

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from inferwire_server.domain.generation import Priority
-from inferwire_server.scheduling.priority_class import Ahead, Measure, PriorityClass
+from inferwire_server.scheduling.displacement import Resource, displaced
+from inferwire_server.scheduling.priority_class import Ahead, PriorityClass
 from inferwire_server.scheduling.ticket import TenantFlow, Ticket, TicketState
 
 T = TypeVar("T")
@@ -46,9 +47,7 @@ class FairQueue(Generic[T]):
     def __init__(self, *, weights: Mapping[str, float] | None = None, ageing_s: float = 5.0) -> None:
         """`weights` by tenant, 1 where absent; twice the weight is twice the tokens."""
         self._ageing_s = ageing_s
-        self._classes: dict[Priority, PriorityClass[T]] = {
-            priority: PriorityClass(weights or {}) for priority in Priority
-        }
+        self._classes = {priority: PriorityClass[T](priority, weights or {}) for priority in Priority}
         self._by_rank = [self._classes[priority] for priority in sorted(Priority)]
         self._batch = self._classes[Priority.BATCH]
         self._sequence = 0
@@ -73,6 +72,10 @@ class FairQueue(Generic[T]):
     def reserved_kv_blocks(self) -> int:
         """Of waiting and running tickets."""
         return sum(each.waiting_kv_blocks + each.running_kv_blocks for each in self._by_rank)
+
+    def waiting_in(self, priority: Priority) -> int:
+        """Tickets of one class not started."""
+        return self._classes[priority].waiting
 
     def push(
         self,
@@ -161,25 +164,40 @@ class FairQueue(Generic[T]):
         """1 for the next one to be started; an estimate where several tenants wait."""
         return self.ahead_of(ticket).requests + 1
 
-    def to_displace(
-        self, *, tenant: str, priority: Priority, adding: int, measure: Measure[T], guaranteed: int
-    ) -> Ticket[T] | None:
-        """The waiting ticket that should leave a full queue so that a newcomer may enter; None: the newcomer must not.
+    def displaced_by(
+        self,
+        *,
+        tenant: str,
+        priority: Priority,
+        adding: int,
+        lacking: Mapping[Resource, int],
+        guaranteed: int,
+    ) -> list[Ticket[T]] | None:
+        """Who must leave so that a newcomer fits into a full queue, by `displacement`; None: it has no claim to that.
 
-        It is the newest ticket of the tenant that holds most for its weight (longest queue drop): in the lowest class
-        below the newcomer's that holds more than `guaranteed` tickets, or else in its own class, where that tenant must
-        hold more than the newcomer's would. A tenant's only ticket stays. `adding` is what the newcomer itself adds to
-        the measure.
+        `lacking` is what must become free; `adding` what the newcomer will hold of it beyond what it has in the queue
+        already; a lower class keeps `guaranteed` tickets. Nothing is removed here.
         """
         own_class = self._classes[priority]
-        for below in reversed(self._by_rank[self._by_rank.index(own_class) + 1 :]):
-            if below.waiting > guaranteed and (heaviest := below.heaviest(measure)) is not None:
-                return heaviest.newest
-        own = own_class.flow(tenant)
-        heaviest = own_class.heaviest(measure)
-        if heaviest is None or measure(heaviest) * heaviest.token_price <= (measure(own) + adding) * own.token_price:
-            return None
-        return heaviest.newest
+        below = self._by_rank[: self._by_rank.index(own_class) : -1]
+        chosen: list[Ticket[T]] = []
+        for resource, needed in lacking.items():
+            missing = needed - sum(resource.of_ticket(ticket) for ticket in chosen)
+            if missing > 0:
+                more = displaced(
+                    resource,
+                    missing,
+                    newcomer=own_class.flow(tenant),
+                    adding=adding,
+                    own_class=own_class,
+                    below=below,
+                    guaranteed=guaranteed,
+                    already=frozenset(chosen),
+                )
+                if more is None:
+                    return None
+                chosen += more
+        return chosen
 
     def tenants(self) -> list[TenantView]:
         """Every tenant with something waiting or running."""

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from inferwire_server.domain.generation import Priority
 from inferwire_server.scheduling.ticket import TenantFlow, Ticket, TicketState
 
 T = TypeVar("T")
-
-Measure = Callable[[TenantFlow[T]], int]
-"""How much of something a tenant's waiting tickets hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,8 @@ class _Rank(Generic[T]):
 class PriorityClass(Generic[T]):
     """Tickets of one class. Costs O(log tenants) a change and O(1) a charge."""
 
-    def __init__(self, weights: Mapping[str, float]) -> None:
+    def __init__(self, priority: Priority, weights: Mapping[str, float]) -> None:
+        self.priority = priority
         self._weights = weights
         self._flows: dict[str, TenantFlow[T]] = {}
         self._ranks: list[_Rank[T]] = []
@@ -75,11 +74,6 @@ class PriorityClass(Generic[T]):
     def flows(self) -> Collection[TenantFlow[T]]:
         """Of tenants with something waiting or running, and of those whose counter still matters."""
         return self._flows.values()
-
-    def heaviest(self, measure: Measure[T]) -> TenantFlow[T] | None:
-        """The tenant with several tickets offered that holds most for its weight."""
-        several = (flow for flow in self._flows.values() if len(flow.offered) > 1)
-        return max(several, key=lambda flow: measure(flow) * flow.token_price, default=None)
 
     def add(self, ticket: Ticket[T]) -> None:
         flow = ticket.flow

@@ -74,8 +74,3 @@ class TenantFlow(Generic[T]):
     @property
     def is_idle(self) -> bool:
         return self.waiting == 0 and self.running == 0
-
-    @property
-    def newest(self) -> Ticket[T]:
-        """The last ticket offered; there must be one."""
-        return next(reversed(self.offered.values()))

@@ -1,0 +1,271 @@
+"""The composition root: builds one server around one model, starts it, drains it, stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import version
+
+import structlog
+from inferwire_server.app.served_model import ServedModel
+from inferwire_server.domain.caller import Caller
+from inferwire_server.domain.errors import Draining
+from inferwire_server.domain.generation import Generation
+from inferwire_server.observability.metrics import Metrics, MetricsPage, Snapshot
+from inferwire_server.rpc.call import Metadata
+from inferwire_server.rpc.health import Health
+from inferwire_server.rpc.inference import InferenceServicer
+from inferwire_server.rpc.interceptors import CallInterceptor
+from inferwire_server.rpc.models import ModelServicer
+from inferwire_server.rpc.operations import OperationsServicer
+from inferwire_server.rpc.server import SERVICES, Servicers, build_server
+from inferwire_server.rpc.server_info import ServerInfo
+from inferwire_server.scheduling.admission import Admission
+from inferwire_server.scheduling.admission_policy import AdmissionPolicy, Bounds
+from inferwire_server.scheduling.canary import Canary
+from inferwire_server.scheduling.drain_rate import DrainRate
+from inferwire_server.scheduling.fair_queue import FairQueue
+from inferwire_server.scheduling.intake import Intake
+from inferwire_server.scheduling.lifecycle import Lifecycle, ServerState
+from inferwire_server.scheduling.load_report import LoadReporter
+from inferwire_server.scheduling.session import Session
+from inferwire_server.scheduling.sessions import SessionBounds, Sessions
+from inferwire_server.security.identity import caller_from_metadata
+from inferwire_server.settings import Settings
+from inferwire_server.text.output import OutputText
+from inferwire_server.text.stop_matcher import StopStrings
+
+_log = structlog.get_logger("inferwire.server")
+_LOOPBACK = ("127.", "localhost", "::1", "[::1]", "unix:")
+_RELEASE_GRACE_S = 5.0
+_FLUSH_GRACE_S = 0.5
+_WARM_UP_TIMEOUT_S = 120.0
+
+
+class ServerError(Exception):
+    """The server cannot run; the message says what to do."""
+
+
+class InferenceServer:
+    """`await start()`, then `await until_stopped()`; `drain()` begins the end."""
+
+    def __init__(self, settings: Settings, model: ServedModel) -> None:
+        engine = model.engine
+        self.settings = settings
+        self.model = model
+        self.port = 0
+        """The port in use, once started."""
+        self.lifecycle = Lifecycle(engine.health)
+        self.metrics = Metrics(model.facts.qualified_name)
+        self._queue: FairQueue[Session] = FairQueue(weights=settings.tenant_weights)
+        reporter = LoadReporter(engine, self._queue)
+        self._admission = Admission(
+            engine,
+            self.lifecycle,
+            self._queue,
+            reporter,
+            self._make_policy,
+            max_queue_time_s=settings.max_queue_time,
+            refuse_late=settings.refuse_late,
+        )
+        self.intake = Intake(model.facts, engine, model.encoder, self.lifecycle)
+        self.sessions = Sessions(
+            self.intake,
+            self._admission,
+            self.metrics,
+            self._make_text,
+            SessionBounds(
+                stall_time_s=settings.stall_time,
+                replay_time_s=settings.replay_time,
+                replay_bytes=settings.replay_bytes,
+            ),
+        )
+        self.health = Health(SERVICES)
+        self.lifecycle.subscribe(lambda: self.health.ready(self.lifecycle.is_ready))
+        self.metrics.bind_gauges(self._snapshot)
+        self._canary = Canary(
+            engine,
+            self.lifecycle,
+            prompt_token_ids=model.tokenizer.encode("a"),
+            interval_s=settings.canary_interval,
+            timeout_s=settings.canary_timeout,
+            observe=self.metrics.canary,
+        )
+        self._server = build_server(
+            Servicers(
+                inference=InferenceServicer(self.intake, self.sessions, self._info()),
+                models=ModelServicer(self.intake),
+                operations=OperationsServicer(
+                    self.sessions,
+                    self.lifecycle,
+                    engine,
+                    reporter,
+                    started_at=time.time(),
+                    is_insecure=not self._is_loopback,
+                    drain=self.drain,
+                ),
+                health=self.health,
+            ),
+            [CallInterceptor(self._identify, self.metrics)],
+            max_request_bytes=settings.max_request_bytes,
+            max_response_bytes=settings.max_response_bytes,
+            min_ping_interval_s=settings.min_ping_interval,
+            with_reflection=settings.reflection,
+        )
+        self._metrics_page: MetricsPage | None = None
+        self._background: list[asyncio.Task[None]] = []
+        self._draining: asyncio.Task[None] | None = None
+        self._limit: asyncio.Timeout | None = None
+        self._stopped = asyncio.Event()
+
+    @property
+    def address(self) -> str:
+        """Where clients reach it."""
+        return f"{self.settings.host}:{self.port}"
+
+    @property
+    def metrics_port(self) -> int | None:
+        """None when the page is off."""
+        return self._metrics_page.port if self._metrics_page else None
+
+    async def start(self) -> None:
+        """Listen, then load and warm the model: health tells which. Raises ServerError or what the engine raises."""
+        self._listen()
+        await self._server.start()
+        _log.info(
+            "listening", address=self.address, metrics_port=self.metrics_port, model=self.model.facts.qualified_name
+        )
+        self._background.append(asyncio.create_task(self._sweep(), name="sweep"))
+        await asyncio.to_thread(self.model.verify)
+        await self.model.engine.start()
+        await self._canary.probe(_WARM_UP_TIMEOUT_S)
+        self.health.started()
+        self.lifecycle.warm()
+        self._background.append(asyncio.create_task(self._canary.run(), name="canary"))
+        _log.info("ready", engine=self.model.facts.engine, fingerprint=self.model.facts.fingerprint[:12])
+
+    def drain(self, limit_s: float | None = None) -> None:
+        """Begin to stop: not ready at once, refusing after the settle time, running work ends within the limit.
+
+        Again: only a shorter limit changes anything.
+        """
+        limit_s = self.settings.drain_limit if limit_s is None else limit_s
+        deadline = asyncio.get_running_loop().time() + limit_s
+        if self._draining is None:
+            _log.info("draining", running=self.sessions.num_live, limit_s=limit_s)
+            settle_s = min(self.settings.drain_settle, limit_s)
+            self.lifecycle.drain(settle_s=settle_s, now=time.monotonic())
+            self._limit = asyncio.timeout_at(deadline)
+            self._draining = asyncio.create_task(self._drain(self._limit, settle_s), name="drain")
+        elif self._limit is not None and deadline < (self._limit.when() or deadline):
+            self._limit.reschedule(deadline)
+
+    @property
+    def is_draining(self) -> bool:
+        return self._draining is not None
+
+    async def until_stopped(self) -> None:
+        """Return when a drain is complete."""
+        await self._stopped.wait()
+
+    async def close(self) -> None:
+        """Stop at once: running work ends with DRAINING."""
+        self.drain(0.0)
+        await self.until_stopped()
+
+    def _listen(self) -> None:
+        settings = self.settings
+        try:
+            self.port = self._server.add_insecure_port(f"{settings.host}:{settings.port}")
+        except RuntimeError:
+            self.port = 0
+        if not self.port:
+            raise ServerError(
+                f"cannot listen on {settings.host}:{settings.port}: the port is in use or not allowed; "
+                "choose another by --port"
+            )
+        if settings.metrics_enabled:
+            try:
+                self._metrics_page = self.metrics.serve(settings.host, settings.metrics_port)
+            except OSError as error:
+                raise ServerError(
+                    f"cannot serve metrics on {settings.host}:{settings.metrics_port}: {error.strerror}; "
+                    "choose another by --metrics-port"
+                ) from None
+
+    async def _drain(self, limit: asyncio.Timeout, settle_s: float) -> None:
+        with suppress(TimeoutError):
+            async with limit:
+                await asyncio.sleep(settle_s)
+                await self.sessions.until_idle()
+        self._limit = None
+        self.sessions.end_all(lambda: Draining("the drain limit was reached", retry_after_s=0.0))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_RELEASE_GRACE_S):
+                await self.sessions.until_idle()
+                await self.sessions.until_read()
+        for task in self._background:
+            task.cancel()
+        self.health.close()
+        await asyncio.gather(self._server.stop(_FLUSH_GRACE_S), self._close_metrics())
+        await self.model.engine.shutdown(_FLUSH_GRACE_S)
+        _log.info("stopped")
+        self._stopped.set()
+
+    async def _close_metrics(self) -> None:
+        if self._metrics_page is not None:
+            await asyncio.to_thread(self._metrics_page.close)
+
+    async def _sweep(self) -> None:
+        interval_s = max(0.05, min(1.0, self.settings.stall_time / 4))
+        while True:
+            await asyncio.sleep(interval_s)
+            self.sessions.sweep()
+
+    @property
+    def _is_loopback(self) -> bool:
+        return self.settings.host.startswith(_LOOPBACK)
+
+    def _identify(self, method: str, metadata: Metadata) -> Caller:
+        return caller_from_metadata(metadata, is_loopback=self._is_loopback)
+
+    def _make_policy(self, drain_rate: DrainRate) -> AdmissionPolicy:
+        capabilities = self.model.engine.capabilities
+        bounds = Bounds(
+            waiting_requests=self.settings.max_waiting,
+            waiting_prompt_tokens=max(self.settings.max_waiting_tokens, capabilities.max_context_tokens),
+        )
+        return AdmissionPolicy(capabilities, bounds, drain_rate)
+
+    def _make_text(self, generation: Generation, prior_token_ids: Sequence[int]) -> OutputText:
+        stop = generation.stop
+        return OutputText(
+            self.model.tokenizer.decoder(skip_special_tokens=generation.skip_special_tokens),
+            StopStrings(stop.strings) if stop.strings else None,
+            include_match=stop.include_match,
+            min_output_tokens=stop.min_output_tokens,
+            prior_token_ids=prior_token_ids,
+        )
+
+    def _snapshot(self) -> Snapshot:
+        health = self.model.engine.health()
+        return Snapshot(
+            waiting=self._queue.waiting,
+            waiting_prompt_tokens=self._queue.waiting_prompt_tokens,
+            running=self._queue.running,
+            engine=self.model.engine.load(),
+            engine_restarts=health.restarts,
+            is_ready=self.lifecycle.state is ServerState.SERVING and self.lifecycle.is_ready,
+        )
+
+    def _info(self) -> ServerInfo:
+        return ServerInfo(
+            server_version=version("inferwire"),
+            server_id=secrets.token_hex(8),
+            region=self.settings.region,
+            max_message_bytes=self.settings.max_request_bytes,
+            min_ping_interval_s=self.settings.min_ping_interval,
+        )

@@ -1,0 +1,149 @@
+"""Which model and engine a process serves, decided from the settings."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+from inferwire_server.domain.engine import Engine
+from inferwire_server.domain.model import ModelFacts
+from inferwire_server.models.repository import ModelRepository
+from inferwire_server.models.version import EngineIdentity, ModelVersion
+from inferwire_server.settings import Settings, SettingsError
+from inferwire_server.text.chat import ChatTemplate
+from inferwire_server.text.pool import TextPool
+from inferwire_server.text.prompt import PromptEncoder
+from inferwire_server.text.tokenizer import Tokenizer
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """One model on one engine, not loaded yet."""
+
+    facts: ModelFacts
+    tokenizer: Tokenizer
+    encoder: PromptEncoder
+    engine: Engine
+    verify: Callable[[], None]
+    """Proves the files against their manifest; slow, so not for the serving loop."""
+
+
+def choose_model(settings: Settings) -> ServedModel:
+    """Raises SettingsError or a ModelError that says what to do."""
+    name = engine_name(settings)
+    if name == "scripted":
+        return _scripted(settings)
+    if name == "openvino":
+        return _openvino(settings)
+    return _tensorrt_llm(settings)
+
+
+def engine_name(settings: Settings) -> str:
+    """The engine that `auto` stands for here."""
+    if settings.engine != "auto":
+        return settings.engine
+    has_gpu = shutil.which("nvidia-smi") is not None or Path("/dev/nvidiactl").exists()
+    return "tensorrt-llm" if has_gpu and importlib.util.find_spec("tensorrt_llm") else "openvino"
+
+
+def _scripted(settings: Settings) -> ServedModel:
+    """Options are those of ScriptedOptions, and `plans`: a file that says what to answer."""
+    from inferwire_server.engines.scripted import PlanFileError, ScriptedEngine, ScriptedOptions, read_plans
+
+    given = dict(settings.engine_options)
+    plan_file = given.pop("plans", None)
+    options = _options(ScriptedOptions, given)
+    try:
+        plans = None if plan_file is None else read_plans(Path(plan_file))
+    except PlanFileError as error:
+        raise SettingsError(f"engine_options.plans: {error}") from None
+    return scripted_model(ScriptedEngine(options, plans=plans), options.max_context_tokens)
+
+
+def scripted_model(engine: Engine, max_context_tokens: int) -> ServedModel:
+    """The scripted model's text around an engine that takes its ids."""
+    from inferwire_server.engines.scripted.model import CHAT_TEMPLATE, scripted_model_facts, tokenizer_json
+
+    tokenizer = Tokenizer(tokenizer_json().encode())
+    facts = scripted_model_facts(max_context_tokens)
+    return ServedModel(
+        facts=facts,
+        tokenizer=tokenizer,
+        encoder=_encoder(CHAT_TEMPLATE, tokenizer),
+        engine=engine,
+        verify=_nothing_to_verify,
+    )
+
+
+def _openvino(settings: Settings) -> ServedModel:
+    if importlib.util.find_spec("openvino_genai") is None:
+        raise SettingsError("the CPU engine is not installed; install it with:  pip install 'inferwire[cpu]'")
+    from inferwire_server.engines.openvino.engine import OpenVinoEngine
+    from inferwire_server.engines.openvino.options import OpenVinoOptions, Profile
+
+    stored = _stored(settings)
+    identity = EngineIdentity("openvino-genai", version("openvino-genai"), settings.profile)
+    facts = stored.facts(engine=identity)
+    options = _options(
+        OpenVinoOptions,
+        {
+            "prefix_caching": settings.prefix_caching != "off",
+            **settings.engine_options,
+            "model_path": stored.weights_path,
+            "vocabulary_size": facts.vocabulary_size,
+            "max_context_tokens": facts.max_context_tokens,
+            "end_token_ids": facts.end_token_ids,
+            "profile": Profile(settings.profile),
+        },
+    )
+    tokenizer = Tokenizer.load(stored.tokenizer_path)
+    return ServedModel(
+        facts=facts,
+        tokenizer=tokenizer,
+        encoder=_encoder(stored.chat_template, tokenizer),
+        engine=OpenVinoEngine(options),
+        verify=stored.verify,
+    )
+
+
+def _encoder(chat_template: str | None, tokenizer: Tokenizer) -> PromptEncoder:
+    template = None if chat_template is None else ChatTemplate(chat_template, tokenizer)
+    return PromptEncoder(tokenizer, template, TextPool())
+
+
+def _stored(settings: Settings) -> ModelVersion:
+    return ModelRepository(settings.models_dir).resolve(settings.model, prefer=settings.profile)
+
+
+def _options(kind: type[T], given: dict[str, Any]) -> T:
+    """Build an engine's options, naming what is wrong as the operator wrote it."""
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise SettingsError(
+                f"engine_options.{name}: no such option" + (f"; did you mean {near[0]}?" if near else "")
+            )
+    try:
+        return kind(**given)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"engine_options: {error}") from None
+
+
+def _nothing_to_verify() -> None:
+    return None
+
+
+def _tensorrt_llm(settings: Settings) -> ServedModel:
+    from inferwire_server.engines.tensorrt_llm.installation import require_installed
+
+    require_installed()
+    raise SettingsError("the TensorRT-LLM engine serves a Hugging Face checkpoint folder: give one as MODEL")

@@ -1,0 +1,82 @@
+"""`inferwire serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import uvloop
+
+from inferwire_server.app.inference_server import InferenceServer, ServerError
+from inferwire_server.app.served_model import choose_model
+from inferwire_server.domain.errors import ServiceError
+from inferwire_server.models.errors import ModelError
+from inferwire_server.observability.logs import configure_logs
+from inferwire_server.settings import Settings, SettingsError, load_settings
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="Settings file (TOML).")
+@click.option("--engine", type=click.Choice(["auto", "openvino", "tensorrt-llm", "scripted"]), help="Default: auto.")
+@click.option(
+    "--profile", type=click.Choice(["fast", "exact"]), help="OpenVINO: speed, or repeatable f32. Default: fast."
+)
+@click.option("--host", help="Address to listen on. Default: 127.0.0.1.")
+@click.option("--port", type=int, help="gRPC port; 0 picks a free one. Default: 50051.")
+@click.option("--metrics-port", type=int, help="Port of the Prometheus page; 0 picks a free one. Default: 9090.")
+@click.option("--no-metrics", is_flag=True, help="Serve no Prometheus page.")
+@click.option("--region", help="Name of the region, as clients see it.")
+@click.option("--models-dir", type=click.Path(path_type=Path), help="Folder of pulled models.")
+@click.option("--drain-limit", type=float, help="Seconds until running work is ended on SIGTERM. Default: 60.")
+@click.option("--drain-settle", type=float, help="Seconds of late calls still served on SIGTERM. Default: 2.")
+@click.option("--log-format", type=click.Choice(["auto", "json", "console"]), help="Default: auto.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Default: info.")
+def serve(config_file: Path | None, no_metrics: bool, **flags: Any) -> None:
+    """Serve MODEL (default: smollm2-135m-instruct) until SIGTERM or Ctrl-C, which drain it; a second one exits at once.
+
+    Every setting can also come from the environment (INFERWIRE_PORT=…) or a TOML file.
+    """
+    if no_metrics:
+        flags["metrics_enabled"] = False
+    try:
+        settings = load_settings(flags, config_file)
+        configure_logs(settings.log_format, settings.log_level)
+        status = uvloop.run(_serve(settings))
+    except (SettingsError, ServerError, ModelError, ServiceError) as error:
+        message = getattr(error, "message", "") or str(error)
+        click.echo(f"inferwire: {message}", err=True)
+        status = 2 if isinstance(error, (SettingsError, ModelError)) else getattr(error, "exit_status", 1)
+    sys.exit(status)
+
+
+async def _serve(settings: Settings) -> int:
+    server = InferenceServer(settings, choose_model(settings))
+    loop = asyncio.get_running_loop()
+    starting = asyncio.create_task(server.start(), name="start")
+
+    def stop(number: int) -> None:
+        if server.is_draining:
+            os._exit(128 + number)
+        if starting.done():
+            server.drain()
+        else:
+            starting.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    try:
+        await starting
+    except asyncio.CancelledError:
+        await server.close()
+        return 0
+    except BaseException:
+        await server.close()
+        raise
+    await server.until_stopped()
+    return 0

@@ -1,0 +1,119 @@
+"""InferenceService: check, call, map, reply."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+from inferwire.v1 import generation_pb2, inference_pb2, inference_pb2_grpc
+
+from inferwire_server.domain.generation import Event, Progress
+from inferwire_server.rpc import translate
+from inferwire_server.rpc.call import Call, current_call
+from inferwire_server.rpc.server_info import ServerInfo
+from inferwire_server.scheduling.intake import Intake
+from inferwire_server.scheduling.reading import Reading
+from inferwire_server.scheduling.sessions import Sessions
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
+    """Generation and tokenising."""
+
+    def __init__(self, intake: Intake, sessions: Sessions, info: ServerInfo) -> None:
+        self._intake = intake
+        self._sessions = sessions
+        self._info = info
+
+    async def Generate(
+        self, request: generation_pb2.GenerateRequest, context: Context
+    ) -> generation_pb2.GenerateResponse:
+        """Collect the whole log, then reply once."""
+        events: list[Event] = []
+        async with await self._open(request, is_streaming=False) as reading:
+            while not reading.is_exhausted:
+                await reading.wait()
+                events += reading.take()
+        return translate.ResponseWriter(request.output).whole(events)
+
+    async def StreamGenerate(  # type: ignore[override]
+        self, request: generation_pb2.GenerateRequest, context: Context
+    ) -> None:
+        """Send the log as it grows; a reader that lags gets fewer, larger messages."""
+        writer = translate.ResponseWriter(request.output)
+
+        async def send(event: Event) -> None:
+            await context.write(writer.message(event))
+
+        interval = translate.seconds(request.progress_interval, "progress_interval")
+        async with await self._open(request, is_streaming=True) as reading:
+            await deliver(reading, send, progress_interval_s=interval or None)
+
+    async def Tokenize(
+        self, request: inference_pb2.TokenizeRequest, context: Context
+    ) -> inference_pb2.TokenizeResponse:
+        """The ids that a generation of the same input would be given."""
+        kind = request.WhichOneof("input")
+        prompt = translate.conversation(request.chat) if kind == "chat" else request.prompt if kind else None
+        add = request.add_special_tokens if request.HasField("add_special_tokens") else None
+        tokens = await self._intake.tokenize(
+            request.model, prompt, add_special_tokens=add, deadline=current_call().deadline
+        )
+        return inference_pb2.TokenizeResponse(
+            model=tokens.model,
+            token_count=len(tokens.token_ids),
+            token_ids=tokens.token_ids,
+            tokenizer_digest=tokens.tokenizer_digest,
+        )
+
+    async def Detokenize(
+        self, request: inference_pb2.DetokenizeRequest, context: Context
+    ) -> inference_pb2.DetokenizeResponse:
+        """The text of ids."""
+        skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
+        text = await self._intake.detokenize(
+            request.model, tuple(request.token_ids), skip_special_tokens=skip, deadline=current_call().deadline
+        )
+        return inference_pb2.DetokenizeResponse(text=text)
+
+    async def GetServerInfo(
+        self, request: inference_pb2.GetServerInfoRequest, context: Context
+    ) -> inference_pb2.GetServerInfoResponse:
+        """What this server is and accepts."""
+        return self._info.message()
+
+    async def _open(self, request: generation_pb2.GenerateRequest, *, is_streaming: bool) -> Reading:
+        call = current_call()
+        draft = translate.draft(request, is_streaming=is_streaming, deadline=call.deadline)
+        reading = await self._sessions.open(draft, call.caller, arrived_at=call.arrived_at)
+        _note(call, reading)
+        return reading
+
+
+async def deliver(
+    reading: Reading, send: Callable[[Event], Awaitable[None]], *, progress_interval_s: float | None
+) -> None:
+    """Send every event of a log; in silences, a Progress each interval."""
+    while not reading.is_exhausted:
+        if progress_interval_s is None:
+            await reading.wait()
+        else:
+            try:
+                async with asyncio.timeout(progress_interval_s):
+                    await reading.wait()
+            except TimeoutError:
+                progress: Progress = reading.progress()
+                await send(progress)
+                continue
+        for event in reading.take():
+            await send(event)
+
+
+def _note(call: Call, reading: Reading) -> None:
+    generation = reading.session.generation
+    call.facts["request_id"] = generation.request_id
+    call.facts["model"] = generation.model
+    call.facts["prompt_tokens"] = len(generation.prompt_token_ids)

@@ -1,0 +1,168 @@
+"""One interceptor around every call: caller, deadline, parsing, the status table, one access log line."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn, Protocol
+
+import grpc
+import structlog
+from google.protobuf.message import DecodeError
+
+from inferwire_server.domain.caller import Caller
+from inferwire_server.domain.errors import CancelledByCaller, Expired, InvalidRequest, ServiceError
+from inferwire_server.observability.faults import record_fault
+from inferwire_server.rpc.call import CURRENT, Call, Metadata
+from inferwire_server.rpc.status import wire_status
+
+Context = grpc.aio.ServicerContext[Any, Any]
+_access = structlog.get_logger("inferwire.access")
+
+ATTEMPT_KEY = "x-inferwire-attempt"
+TRACE_KEY = "traceparent"
+
+
+class CallObserver(Protocol):
+    """Counts finished calls."""
+
+    def call_started(self, method: str) -> None: ...
+
+    def call_ended(self, method: str, code: str, reason: str, seconds: float) -> None: ...
+
+
+Identify = Callable[[str, Metadata], Caller]
+"""Who is calling this method. Raises Unauthenticated or Forbidden."""
+
+
+class CallInterceptor(grpc.aio.ServerInterceptor):
+    """Wraps every handler, of ours and of the standard services."""
+
+    def __init__(self, identify: Identify, observer: CallObserver) -> None:
+        self._identify = identify
+        self._observer = observer
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """Replace the handler by one that parses, guards and reports."""
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.request_streaming:
+            return handler
+        method = handler_call_details.method
+        metadata = dict(handler_call_details.invocation_metadata or ())
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(
+                self._guard(method, metadata, handler.unary_stream, handler.request_deserializer, is_stream=True),
+                request_deserializer=None,
+                response_serializer=handler.response_serializer,
+            )
+        return grpc.unary_unary_rpc_method_handler(
+            self._guard(method, metadata, handler.unary_unary, handler.request_deserializer, is_stream=False),
+            request_deserializer=None,
+            response_serializer=handler.response_serializer,
+        )
+
+    def _guard(
+        self, method: str, metadata: Metadata, behaviour: Any, parse: Any, *, is_stream: bool
+    ) -> Callable[[bytes, Context], Awaitable[Any]]:
+        async def guarded(encoded: bytes, context: Context) -> Any:
+            call = Call(method=method, arrived_at=time.monotonic(), trace_id=_trace_id(metadata))
+            remaining = context.time_remaining()
+            if remaining is not None:
+                call.deadline = call.arrived_at + remaining
+            CURRENT.set(call)
+            self._observer.call_started(method)
+            try:
+                call.caller = self._identify(method, metadata)
+                request = _parse(parse, encoded)
+                if is_stream:
+                    await _stream(behaviour, request, context)
+                    response = None
+                else:
+                    response = await behaviour(request, context)
+            except ServiceError as error:
+                await self._fail(call, context, error)
+            except asyncio.CancelledError:
+                self._report(call, _cancellation(call))
+                raise
+            except grpc.aio.AbortError:
+                self._report(call, None, code=_abort_code(context))
+                raise
+            except Exception as fault:  # noqa: BLE001 the last guard: nothing from inside may reach the caller
+                await self._fail(call, context, record_fault(fault))
+            self._report(call, None)
+            return response
+
+        return guarded
+
+    async def _fail(self, call: Call, context: Context, error: ServiceError) -> NoReturn:
+        self._report(call, error)
+        status = wire_status(error)
+        await context.abort(status.code, status.message, status.trailers)
+        raise error
+
+    def _report(self, call: Call, error: ServiceError | None, code: str = "OK") -> None:
+        reason = ""
+        if error is not None:
+            status = wire_status(error)
+            code, reason = status.code.name, status.reason
+        seconds = time.monotonic() - call.arrived_at
+        self._observer.call_ended(call.method, code, reason, seconds)
+        facts = dict(call.facts)
+        if call.trace_id:
+            facts["trace_id"] = call.trace_id
+        error_id = getattr(error, "error_id", "")
+        if error_id:
+            facts["error_id"] = error_id
+        _access.info(
+            "call",
+            method=call.method,
+            tenant=call.caller.tenant,
+            code=code,
+            reason=reason,
+            seconds=round(seconds, 4),
+            **facts,
+        )
+
+
+async def _stream(behaviour: Any, request: Any, context: Context) -> None:
+    """Handlers either write to the context themselves or yield messages, as the standard ones do."""
+    outcome = behaviour(request, context)
+    if hasattr(outcome, "__aiter__"):
+        async for message in outcome:
+            await context.write(message)
+    else:
+        await outcome
+
+
+def _parse(parse: Any, encoded: bytes) -> Any:
+    if parse is None:
+        return encoded
+    try:
+        return parse(encoded)
+    except DecodeError:
+        raise InvalidRequest("request", "not a valid message of this method's request type") from None
+
+
+def _cancellation(call: Call) -> ServiceError:
+    if call.deadline is not None and time.monotonic() >= call.deadline - 0.005:
+        return Expired("the deadline passed")
+    return CancelledByCaller("the caller went away")
+
+
+def _abort_code(context: Context) -> str:
+    code = context.code()
+    return code.name if isinstance(code, grpc.StatusCode) else "UNKNOWN"
+
+
+def _trace_id(metadata: Metadata) -> str:
+    """The trace id of a W3C traceparent, or nothing."""
+    value = metadata.get(TRACE_KEY, "")
+    parts = value.split("-") if isinstance(value, str) else []
+    if len(parts) >= 4 and len(parts[1]) == 32 and all(c in "0123456789abcdef" for c in parts[1]):
+        return parts[1]
+    return ""

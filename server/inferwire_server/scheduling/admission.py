@@ -1,0 +1,273 @@
+"""May this generation enter, and when does it go to the engine: the policies applied, in two stages.
+
+The cheap stage (`check_open`) costs nothing and comes before any work on the prompt. The exact one (`submit`) knows the
+tokens. A generation that passed both waits in the fair queue until the engine has room.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from inferwire_server.domain.caller import Caller
+from inferwire_server.domain.engine import Engine, EngineRequest, EngineState
+from inferwire_server.domain.errors import EngineDown, Overloaded, ServiceError
+from inferwire_server.domain.generation import Priority, Progress, Stage
+from inferwire_server.scheduling.admission_policy import AdmissionPolicy
+from inferwire_server.scheduling.drain_rate import DrainRate
+from inferwire_server.scheduling.estimator import Estimator, Run, require_in_time
+from inferwire_server.scheduling.fair_queue import FairQueue
+from inferwire_server.scheduling.lifecycle import RESTART_HINT_S, Lifecycle
+from inferwire_server.scheduling.load_report import LoadReporter
+from inferwire_server.scheduling.session import Phase, Session, SessionOutput
+from inferwire_server.scheduling.ticket import Ticket
+
+
+@dataclass(slots=True)
+class _Place:
+    ticket: Ticket[Session]
+    requests: list[EngineRequest]
+    runs: dict[int, Run] = field(default_factory=dict)
+
+
+class Admission:
+    """Runs on the serving loop. `max_queue_time_s` bounds the wait of requests without a deadline."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        lifecycle: Lifecycle,
+        queue: FairQueue[Session],
+        reporter: LoadReporter,
+        make_policy: Callable[[DrainRate], AdmissionPolicy],
+        *,
+        max_queue_time_s: float,
+        refuse_late: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`make_policy` is called once the engine has started, for its capabilities are not known before."""
+        self._engine = engine
+        self._lifecycle = lifecycle
+        self._queue = queue
+        self._reporter = reporter
+        self._make_policy = make_policy
+        self._policy: AdmissionPolicy | None = None
+        self._max_queue_time_s = max_queue_time_s
+        self._refuse_late = refuse_late
+        self._clock = clock
+        self._estimator = Estimator()
+        self._drain_rate = DrainRate()
+        self._preparing = 0
+        self._places: dict[Session, _Place] = {}
+        self._is_pumping = False
+        engine.subscribe(self._engine_changed)
+
+    def __repr__(self) -> str:
+        return f"<Admission {self._preparing} preparing, {self._queue.waiting} waiting, {self._queue.running} running>"
+
+    @property
+    def policy(self) -> AdmissionPolicy:
+        """Valid once the engine has started."""
+        if self._policy is None:
+            self._policy = self._make_policy(self._drain_rate)
+        return self._policy
+
+    def check_open(self, caller: Caller, priority: Priority) -> None:
+        """The cheap stage. Raises Starting, Draining, EngineDown or Overloaded."""
+        now = self._clock()
+        self._lifecycle.check(now)
+        self.policy.check_arrival(
+            self._queue, tenant=caller.tenant, priority=priority, preparing=self._preparing, now=now
+        )
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Count a request whose prompt is being prepared."""
+        self._preparing += 1
+        try:
+            yield
+        finally:
+            self._preparing -= 1
+
+    def submit(self, session: Session) -> None:
+        """The exact stage: queue the session, or raise why not; it may run before this returns."""
+        now = self._clock()
+        self._lifecycle.check(now)
+        if not session.num_unfinished:
+            session.begin(self._engine)
+            return
+        generation = session.generation
+        prompt_tokens = len(generation.prompt_token_ids)
+        kv_blocks = self.policy.kv_blocks(
+            prompt_tokens=prompt_tokens,
+            max_output_tokens=generation.max_output_tokens,
+            count=session.num_unfinished,
+        )
+        if self._refuse_late:
+            self._require_in_time(session, now)
+        ticket = self._queue.push(
+            session,
+            tenant=session.caller.tenant,
+            priority=generation.scheduling.priority,
+            prompt_tokens=prompt_tokens,
+            now=now,
+            slots=session.num_unfinished,
+            kv_blocks=kv_blocks,
+        )
+        self._make_room(ticket, now)
+        self._places[session] = _Place(ticket, session.engine_requests())
+        session.on_first_token = self._first_token
+        session.on_served = self._served
+        self._arm_queue_time(session)
+        self._pump()
+
+    def _make_room(self, ticket: Ticket[Session], now: float) -> None:
+        try:
+            displaced = self.policy.check_pushed(
+                self._queue,
+                ticket,
+                free_slots=self._free_slots(),
+                total_slots=self._engine.capabilities.max_running,
+                now=now,
+            )
+        except Overloaded:
+            self._queue.remove(ticket)
+            raise
+        for other in displaced:
+            other.item.end(self.policy.overloaded(self._queue, now))
+
+    def ended(self, session: Session) -> None:
+        """Its outcome is known; a waiting one leaves the queue."""
+        place = self._places.get(session)
+        if place is not None and place.ticket.is_waiting:
+            del self._places[session]
+            self._queue.remove(place.ticket)
+            self._pump()
+
+    def released(self, session: Session) -> None:
+        """The engine holds nothing of it any more."""
+        place = self._places.pop(session, None)
+        if place is None:
+            return
+        now = self._clock()
+        for run in place.runs.values():
+            self._estimator.released(run, now)
+        self._queue.release(place.ticket)
+        self._drain_rate.released(now, waiting=self._queue.waiting)
+        self._pump()
+
+    def progress(self, session: Session) -> Progress:
+        """Where a session is, with its place in the queue while it waits."""
+        progress = session.progress()
+        place = self._places.get(session)
+        if progress.stage is not Stage.QUEUED or place is None or not place.ticket.is_waiting:
+            return progress
+        now = self._clock()
+        forecast = self._estimator.forecast(
+            prompt_tokens=place.ticket.prompt_tokens,
+            now=now,
+            free_slots=self._free_slots(),
+            slots=place.ticket.slots,
+            ahead=self._queue.ahead_of(place.ticket),
+        )
+        return replace(
+            progress,
+            queue_position=self._queue.position(place.ticket),
+            estimated_wait_s=forecast.first_token_s or None,
+        )
+
+    def _require_in_time(self, session: Session, now: float) -> None:
+        generation = session.generation
+        scheduling = generation.scheduling
+        if generation.deadline is None and scheduling.first_token_target_s is None:
+            return
+        forecast = self._estimator.forecast(
+            prompt_tokens=len(generation.prompt_token_ids),
+            now=now,
+            free_slots=self._free_slots(),
+            slots=session.num_unfinished,
+            ahead=self._queue.ahead_of_newcomer(session.caller.tenant, scheduling.priority),
+        )
+        require_in_time(
+            forecast,
+            now=now,
+            arrived_at=session.arrived_at,
+            first_token_target_s=scheduling.first_token_target_s,
+            deadline=generation.deadline,
+            min_output_tokens=generation.stop.min_output_tokens,
+        )
+
+    def _arm_queue_time(self, session: Session) -> None:
+        generation = session.generation
+        limits = [limit for limit in (generation.scheduling.max_queue_time_s,) if limit is not None]
+        if generation.deadline is None:
+            limits.append(self._max_queue_time_s)
+        if limits:
+            session.call_at(session.arrived_at + min(limits), lambda: self._queue_time_is_up(session))
+
+    def _queue_time_is_up(self, session: Session) -> None:
+        if session.phase is Phase.WAITING:
+            hint = self._drain_rate.retry_after_s(self._clock(), self._queue.waiting)
+            session.end(Overloaded("still waiting after the longest queue time", retry_after_s=hint))
+
+    def _free_slots(self) -> int:
+        return max(0, self._engine.capabilities.max_running - self._engine.load().running)
+
+    def _pump(self) -> None:
+        """Start whoever is next while the engine has room. Ends and starts inside do not nest."""
+        if self._is_pumping:
+            return
+        self._is_pumping = True
+        try:
+            total = self._engine.capabilities.max_running
+            while True:
+                ticket = self._queue.head(self._clock(), self._free_slots(), total)
+                if ticket is None:
+                    return
+                session = ticket.item
+                place = self._places[session]
+                if not self._engine.room_for(place.requests):
+                    return
+                self._start(session, place)
+        finally:
+            self._is_pumping = False
+
+    def _start(self, session: Session, place: _Place) -> None:
+        self._queue.pop(place.ticket)
+        try:
+            session.begin(self._engine)
+        except ServiceError:
+            return
+        now = self._clock()
+        self._reporter.prompt_started(session)
+        generation = session.generation
+        for output in session.unfinished_outputs():
+            place.runs[output.index] = self._estimator.started(
+                output,
+                prompt_tokens=len(generation.prompt_token_ids),
+                max_output_tokens=generation.max_output_tokens,
+                now=now,
+            )
+
+    def _first_token(self, session: Session, output: SessionOutput) -> None:
+        place = self._places.get(session)
+        run = place.runs.get(output.index) if place is not None else None
+        if run is not None:
+            self._estimator.first_token(run, self._clock())
+
+    def _served(self, session: Session, count: int) -> None:
+        place = self._places.get(session)
+        if place is not None:
+            self._queue.charge(place.ticket, count)
+        self._reporter.output_served(session, count)
+
+    def _engine_changed(self) -> None:
+        self._lifecycle.notify()
+        if self._engine.health().state in (EngineState.DEAD, EngineState.STARTING):
+            for session, place in list(self._places.items()):
+                if place.ticket.is_waiting:
+                    session.end(EngineDown("the engine is down and being restarted", retry_after_s=RESTART_HINT_S))
+        elif self._places:
+            self._pump()

@@ -1,0 +1,151 @@
+"""Settings from flags, environment (`INFERWIRE_…`) and a TOML file, in that order of precedence."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from platformdirs import user_data_path
+from pydantic import Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+ENVIRONMENT_PREFIX = "INFERWIRE_"
+
+EngineName = Literal["auto", "openvino", "tensorrt-llm", "scripted"]
+Seconds = Annotated[float, Field(ge=0, le=7 * 24 * 3600)]
+
+
+class SettingsError(Exception):
+    """Settings that cannot be used; one line for each bad field."""
+
+
+class Settings(BaseSettings):
+    """Everything an operator can set. Times are seconds."""
+
+    model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, frozen=True, extra="forbid")
+
+    model: str = DEFAULT_MODEL
+    """Model to serve, as a name or name@version of the model folder."""
+    models_dir: Path = Field(default_factory=lambda: user_data_path("inferwire") / "models")
+    engine: EngineName = "auto"
+    """`auto` is TensorRT-LLM where it and an NVIDIA GPU are found, else OpenVINO."""
+    engine_options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the engine, as in docs/engines.md."""
+    profile: Literal["fast", "exact"] = "fast"
+    """OpenVINO: `exact` computes in f32, repeatable and the same alone and in a batch, at about half the speed."""
+    prefix_caching: Literal["auto", "off", "shared"] = "auto"
+    """`auto` turns it off where the engine cannot keep several tenants apart; `shared` accepts that they share."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 50051
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] = 9090
+    """Prometheus page on the same host; 0 picks a free port."""
+    metrics_enabled: bool = True
+    region: str = ""
+    reflection: bool = True
+
+    max_request_bytes: Annotated[int, Field(ge=1024, le=256 * 1024 * 1024)] = 4 * 1024 * 1024
+    max_response_bytes: Annotated[int, Field(ge=1024, le=256 * 1024 * 1024)] = 16 * 1024 * 1024
+    min_ping_interval: Annotated[float, Field(ge=0.1, le=3600)] = 5.0
+    """Clients may send keepalive pings this often."""
+
+    max_waiting: Annotated[int, Field(ge=1, le=1_000_000)] = 256
+    """Most requests waiting for the engine."""
+    max_waiting_tokens: Annotated[int, Field(ge=1)] = 1_000_000
+    """Most prompt tokens waiting for the engine."""
+    max_queue_time: Seconds = 60.0
+    """Longest wait of a request without a deadline."""
+    refuse_late: bool = True
+    """Refuse at once what cannot have its first token before its deadline or target."""
+    tenant_weights: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    """Share of each tenant when several compete; 1 when not listed."""
+    stall_time: Seconds = 30.0
+    """A reader that takes nothing for this long, while something waits for it, is ended."""
+    replay_time: Seconds = 120.0
+    """How long a finished generation can be read again under its request id."""
+    replay_bytes: Annotated[int, Field(ge=0)] = 64 * 1024 * 1024
+
+    drain_limit: Seconds = 60.0
+    """Running work is ended this long after a drain began."""
+    drain_settle: Seconds = 2.0
+    """After a drain began, calls from clients that have not noticed are still served for this long."""
+    canary_interval: Annotated[float, Field(ge=0.1)] = 10.0
+    canary_timeout: Annotated[float, Field(ge=0.1)] = 10.0
+    """An idle engine must finish a one-token generation in this time, else the server is not ready."""
+
+    log_format: Literal["auto", "json", "console"] = "auto"
+    """`auto` is console on a terminal, else json."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings, env_settings)
+
+
+def load_settings(flags: dict[str, Any], config_file: Path | None = None) -> Settings:
+    """Settings of this process. Flags that are None are unset. Raises SettingsError."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        if config_file is None:
+            return Settings(**given)
+        return _with_file(config_file)(**given)
+    except ValidationError as error:
+        lines = [_line(problem, given, config_file) for problem in error.errors()]
+        raise SettingsError("\n".join(lines)) from None
+    except OSError as error:
+        raise SettingsError(f"cannot read the settings file {config_file}: {error.strerror}") from None
+    except ValueError as error:
+        raise SettingsError(f"the settings file {config_file} is not valid TOML: {error}") from None
+
+
+def _with_file(config_file: Path) -> type[Settings]:
+    config_file.open("rb").close()
+
+    class SettingsWithFile(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return (init_settings, env_settings, TomlConfigSettingsSource(settings_cls, config_file))
+
+    return SettingsWithFile
+
+
+def _line(problem: Any, flags: dict[str, Any], config_file: Path | None) -> str:
+    path = ".".join(str(part) for part in problem["loc"])
+    name = str(problem["loc"][0]) if problem["loc"] else ""
+    if name in flags:
+        source = f"--{name.replace('_', '-')}"
+    elif _in_environment(name):
+        source = f"{ENVIRONMENT_PREFIX}{name.upper()}"
+    else:
+        source = f"{path} in {config_file}" if config_file else path
+    if problem["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(name, Settings.model_fields, n=1)
+        return f"{source}: no such setting" + (f"; did you mean {near[0]}?" if near else "")
+    return f"{source}={problem['input']!r}: {problem['msg']}"
+
+
+def _in_environment(name: str) -> bool:
+    source = EnvSettingsSource(Settings, env_prefix=ENVIRONMENT_PREFIX)
+    return f"{ENVIRONMENT_PREFIX}{name}".lower() in {key.lower() for key in source.env_vars}

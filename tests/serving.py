@@ -1,0 +1,98 @@
+"""A whole server in the test's own loop: real gRPC on a real socket, with a scripted engine behind it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+from google.rpc import error_details_pb2, status_pb2
+from inferwire.v1 import generation_pb2, inference_pb2_grpc, model_pb2_grpc, operations_pb2_grpc
+from inferwire_server.app.inference_server import InferenceServer
+from inferwire_server.app.served_model import ServedModel, scripted_model
+from inferwire_server.engines.scripted import Plan, ScriptedEngine, ScriptedOptions
+from inferwire_server.settings import Settings
+
+MODEL = "scripted"
+
+
+class Serving:
+    """One running server and a channel to it."""
+
+    def __init__(self, server: InferenceServer, engine: ScriptedEngine, channel: grpc.aio.Channel) -> None:
+        self.server = server
+        self.engine = engine
+        self.channel = channel
+        self.inference = inference_pb2_grpc.InferenceServiceStub(channel)
+        self.models = model_pb2_grpc.ModelServiceStub(channel)
+        self.operations = operations_pb2_grpc.OperationsServiceStub(channel)
+
+    @property
+    def address(self) -> str:
+        return self.server.address
+
+    def sample(self, name: str, **labels: str) -> float:
+        """A metric's value; 0 when it has no sample yet."""
+        value = self.server.metrics.registry.get_sample_value(name, labels or {"model": "scripted@1"})
+        return 0.0 if value is None else value
+
+
+@asynccontextmanager
+async def serving(
+    options: ScriptedOptions | None = None,
+    *,
+    plans: Callable[[str], Plan] | None = None,
+    channel_options: list[tuple[str, Any]] | None = None,
+    start: bool = True,
+    **settings: Any,
+) -> AsyncIterator[Serving]:
+    """A server that is warm, or with `start=False` one that is not started yet."""
+    engine = ScriptedEngine(options or ScriptedOptions(), plans=plans)
+    model: ServedModel = scripted_model(engine, (options or ScriptedOptions()).max_context_tokens)
+    defaults: dict[str, Any] = {"port": 0, "metrics_enabled": False, "drain_settle": 0.0, "drain_limit": 5.0}
+    server = InferenceServer(Settings(**(defaults | settings)), model)
+    if start:
+        await server.start()
+    channel = grpc.aio.insecure_channel(server.address, options=channel_options or [])
+    try:
+        yield Serving(server, engine, channel)
+    finally:
+        await channel.close()
+        await server.close()
+
+
+def request(prompt: str = "tell a story", **fields: Any) -> generation_pb2.GenerateRequest:
+    """A request to the scripted model; 16 tokens unless told otherwise."""
+    values: dict[str, Any] = {"model": MODEL, "prompt": prompt, "max_output_tokens": 16} | fields
+    return generation_pb2.GenerateRequest(**values)
+
+
+async def text_of(stream: Any) -> str:
+    """The concatenated text of a stream's deltas."""
+    return "".join([event.delta.text async for event in stream if event.WhichOneof("event") == "delta"])
+
+
+def error_info(error: grpc.aio.AioRpcError) -> error_details_pb2.ErrorInfo:
+    """The ErrorInfo of a refusal."""
+    return _detail(error, error_details_pb2.ErrorInfo())
+
+
+def bad_request(error: grpc.aio.AioRpcError) -> error_details_pb2.BadRequest:
+    """The BadRequest of a refusal."""
+    return _detail(error, error_details_pb2.BadRequest())
+
+
+def retry_hint_ms(error: grpc.aio.AioRpcError) -> int | None:
+    """The pushback trailer; None without one."""
+    value = dict(error.trailing_metadata() or ()).get("grpc-retry-pushback-ms")
+    return None if value is None else int(value)
+
+
+def _detail(error: grpc.aio.AioRpcError, kind: Any) -> Any:
+    encoded = dict(error.trailing_metadata() or ()).get("grpc-status-details-bin")
+    assert encoded is not None, f"no details in {error.code()}: {error.details()}"
+    for packed in status_pb2.Status.FromString(encoded).details:
+        if packed.Unpack(kind):
+            return kind
+    raise AssertionError(f"no {type(kind).__name__} in {error.details()}")
