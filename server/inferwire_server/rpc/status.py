@@ -126,6 +126,7 @@ def _details(error: ServiceError, code: grpc.StatusCode, reason: str, message: s
         details.append(_pack(error_details_pb2.RetryInfo(retry_delay=delay)))
     number: int = code.value[0]
     status = status_pb2.Status(code=number, message=message, details=details)
+    encoded: bytes
     while (encoded := status.SerializeToString()) and len(encoded) > MAX_DETAILS_BYTES:
         status.message = status.message[: len(status.message) // 2]
         if not status.message:
