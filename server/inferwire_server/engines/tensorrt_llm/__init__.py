@@ -1,0 +1,1 @@
+"""TensorRT-LLM on NVIDIA GPUs. Nothing here imports the package before an engine starts."""
