@@ -1,0 +1,149 @@
+"""Which endpoint takes an attempt: the nearest region that may, and inside it the less busy of two drawn at random."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from inferwire.errors import LocalReason
+from inferwire.policy.breaker import BreakerState, Permit
+from inferwire.policy.endpoint import EndpointState
+from inferwire.policy.visits import Visits
+from inferwire.settings import FailoverPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """Where to send. The permit must be settled or abandoned."""
+
+    endpoint: EndpointState
+    permit: Permit
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Nowhere to send; every allowed region with the reason."""
+
+    regions: Mapping[str, LocalReason]
+
+
+class Picker:
+    """Places attempts. Endpoints come from the caller, so that what is not allowed is not there to be picked."""
+
+    def __init__(self, policy: FailoverPolicy, rng: Random) -> None:
+        self._policy = policy
+        self._rng = rng
+
+    def pick(
+        self,
+        endpoints: Sequence[EndpointState],
+        shares: Mapping[str, float],
+        visits: Visits,
+        now: float,
+        *,
+        may_return: bool = False,
+        fits_within_s: float | None = None,
+    ) -> Picked | Refused:
+        """An endpoint for one attempt, with its permit.
+
+        `shares` has every allowed region and the part, 0 to 1, of the traffic meant for it that it should get.
+        `may_return` admits endpoints that the call has tried and whose time has come. `fits_within_s` leaves out
+        those whose first token is expected later. `now` in monotonic seconds.
+        """
+        reasons = {
+            endpoint: self._obstacle(endpoint, visits, now, may_return=may_return, fits_within_s=fits_within_s)
+            for endpoint in endpoints
+        }
+        usable = [endpoint for endpoint, reason in reasons.items() if reason is None]
+        willing = [one for one in usable if not self._chance(one.throttle.skip_probability(now))]
+        if usable and not willing and visits.is_empty:
+            return _refused(shares, {**reasons, **dict.fromkeys(usable, LocalReason.THROTTLED)})
+        if usable:
+            return self._grant(self._place(willing or usable, shares, visits, now), now)
+        if _is_outage(endpoints) and self._chance(self._policy.panic_share):
+            early = [
+                endpoint
+                for endpoint, reason in reasons.items()
+                if reason is LocalReason.BREAKER_OPEN and endpoint.breaker.admits(now, early=True)
+            ]
+            if early:
+                return self._grant(self._least_busy(_nearest(early, visits), now), now, early=True)
+        return _refused(shares, reasons)
+
+    def pick_only(self, endpoint: EndpointState, now: float) -> Picked | Refused:
+        """That endpoint, if it takes calls."""
+        reason = self._obstacle(endpoint, Visits(), now, may_return=False, fits_within_s=None)
+        return self._grant(endpoint, now) if reason is None else Refused({endpoint.region: reason})
+
+    def _obstacle(
+        self, endpoint: EndpointState, visits: Visits, now: float, *, may_return: bool, fits_within_s: float | None
+    ) -> LocalReason | None:
+        if endpoint.is_serving is False:
+            return LocalReason.NOT_SERVING
+        if visits.has_tried(endpoint.key) and not (may_return and visits.may_return(endpoint.key, now)):
+            return LocalReason.ALREADY_TRIED
+        if fits_within_s is not None and (endpoint.first_token.expected_s or 0.0) > fits_within_s:
+            return LocalReason.TOO_SLOW
+        return None if endpoint.breaker.admits(now) else LocalReason.BREAKER_OPEN
+
+    def _place(
+        self, endpoints: list[EndpointState], shares: Mapping[str, float], visits: Visits, now: float
+    ) -> EndpointState:
+        held_back = {region for region, share in shares.items() if self._chance(1.0 - share)}
+        others = [one for one in endpoints if one.key != visits.last]
+        preferred = [
+            one
+            for one in others
+            if one.region not in held_back and not one.pushes_back(now) and not visits.has_left(one.region)
+        ]
+        return self._least_busy(_nearest(preferred or others or endpoints, visits), now)
+
+    def _chance(self, probability: float) -> bool:
+        return probability > 0.0 and self._rng.random() < probability
+
+    def _least_busy(self, endpoints: Sequence[EndpointState], now: float) -> EndpointState:
+        """The power of two choices on (outstanding + 1) x expected first token."""
+        if len(endpoints) == 1:
+            return endpoints[0]
+        first = self._rng.randrange(len(endpoints))
+        second = (first + 1 + self._rng.randrange(len(endpoints) - 1)) % len(endpoints)
+        one, other = endpoints[first], endpoints[second]
+        one_s, other_s = one.first_token.weight(now), other.first_token.weight(now)
+        # What was never measured is taken to be like the other, so that it is tried.
+        one_s, other_s = one_s or other_s or 1.0, other_s or one_s or 1.0
+        return one if (one.outstanding + 1.0) * one_s <= (other.outstanding + 1.0) * other_s else other
+
+    def _grant(self, endpoint: EndpointState, now: float, *, early: bool = False) -> Picked:
+        permit = endpoint.breaker.acquire(now, early=early)
+        if permit is None:
+            raise RuntimeError(f"{endpoint.key} was picked although its breaker admits nobody")
+        return Picked(endpoint, permit)
+
+
+def _nearest(endpoints: Sequence[EndpointState], visits: Visits) -> list[EndpointState]:
+    """Those of the best region: not left by the call, then of smallest priority."""
+    ranks = [(visits.has_left(one.region), one.priority) for one in endpoints]
+    best = min(ranks)
+    return [one for one, rank in zip(endpoints, ranks, strict=True) if rank == best]
+
+
+def _is_outage(endpoints: Iterable[EndpointState]) -> bool:
+    """Whether nothing is healthy although something may be: every breaker of what says it serves is not closed."""
+    states = [endpoint.breaker.state for endpoint in endpoints if endpoint.is_serving is not False]
+    return bool(states) and BreakerState.CLOSED not in states
+
+
+def _refused(shares: Mapping[str, float], reasons: Mapping[EndpointState, LocalReason | None]) -> Refused:
+    """One reason a region: of several the one that LocalReason lists first."""
+    by_region: dict[str, list[LocalReason]] = {region: [] for region in shares}
+    for endpoint, reason in reasons.items():
+        if reason is not None:
+            by_region.setdefault(endpoint.region, []).append(reason)
+    order = list(LocalReason)
+    return Refused(
+        {
+            region: min(found, key=order.index) if found else LocalReason.NO_ENDPOINT
+            for region, found in by_region.items()
+        }
+    )
