@@ -14,13 +14,15 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pydantic
 
 from inferwire_server.domain.errors import EngineDown, Overloaded
 from inferwire_server.engines.scripted.plans import Die, Echo, Fail, Freeze, Mishap, Plan, PlanBook, Refuse
+from inferwire_server.engines.scripted.vocabulary import VOCABULARY_SIZE
 
+_TokenId = Annotated[int, pydantic.Field(ge=0, lt=VOCABULARY_SIZE)]
 _ERRORS = {"engine_down": EngineDown, "overloaded": Overloaded, "internal": ValueError}
 
 
@@ -54,7 +56,7 @@ class _MishapEntry(_Entry):
 
 class _PlanEntry(_Entry):
     reply: str | None = None
-    reply_token_ids: tuple[int, ...] | None = None
+    reply_token_ids: tuple[_TokenId, ...] | None = None
     echo: bool = False
     echo_after: str = ""
     mean_output_tokens: float | None = pydantic.Field(default=None, ge=1.0)

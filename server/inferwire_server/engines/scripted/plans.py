@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from inferwire_server.engines.scripted.vocabulary import byte_tokens, is_byte
+from inferwire_server.engines.scripted.vocabulary import VOCABULARY_SIZE, byte_tokens, is_byte
 
 ErrorFactory = Callable[[], Exception]
 """Makes a fresh error for each request that meets it."""
@@ -69,6 +69,10 @@ class Plan:
     def __post_init__(self) -> None:
         if self.mean_output_tokens is not None and not self.mean_output_tokens >= 1.0:
             raise ValueError(f"mean_output_tokens must be at least 1, not {self.mean_output_tokens}")
+        if isinstance(self.reply, Sequence) and not isinstance(self.reply, str):
+            outside = [token_id for token_id in self.reply if not 0 <= token_id < VOCABULARY_SIZE]
+            if outside:
+                raise ValueError(f"reply: token ids are 0 to {VOCABULARY_SIZE - 1}, not {outside[0]}")
 
     def reply_tokens(self, prompt_token_ids: Sequence[int]) -> Sequence[int] | None:
         """Tokens of the reply, without the end of sequence; None when there is none planned."""

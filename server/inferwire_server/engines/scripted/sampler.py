@@ -22,7 +22,8 @@ _GREEDY_BELOW = 1e-5
 """Temperatures under this would overflow, and are greedy to any precision."""
 _SURE_BELOW = 1.2
 """Under this temperature nothing but a sure token can be drawn with 53 random bits."""
-_CLOSING_LOGIT = 20.0
+_CLOSING_LOGIT = 40.0
+"""Lifts even an end token over the words, and nothing over a sure token."""
 _CLOSERS = (END_ID, *b'"}],')
 
 

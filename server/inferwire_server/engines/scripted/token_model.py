@@ -36,6 +36,7 @@ LOGITS: tuple[float, ...] = (
 NUM_END_RANKS = len(END_TOKEN_IDS)
 SURE_LOGIT = 50.0
 """Of a token that a plan asks for."""
+_EAGER_FROM = 64
 _LOG_SUM = math.log(sum(math.exp(logit) for logit in LOGITS))
 
 
@@ -113,9 +114,10 @@ class TokenModel:
         return self.order(position)[rank]
 
     def wants_to_close(self, position: int) -> bool:
-        """Whether structured output should close here what it can: at one position in eight."""
+        """Whether structured output should close here what it can: at one position in eight, later at one in two."""
         self._load(position // BLOCK_TOKENS)
-        return self._noise[position % BLOCK_TOKENS] & 7 == 0
+        mask = 7 if position < _EAGER_FROM else 1
+        return self._noise[position % BLOCK_TOKENS] & mask == 0
 
     def logprobs(self, position: int, token_id: int, num_top: int) -> TokenLogprobs:
         """The model's own logprobs, before temperature, penalties and masks."""
