@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 from inferwire_server.engines.scripted.kv_cache import Allocation, KvCache
@@ -140,4 +141,5 @@ class CacheMachine(RuleBasedStateMachine):
                 assert parent.references >= block.references
 
 
+CacheMachine.TestCase.settings = settings(stateful_step_count=20)
 TestCacheMachine = CacheMachine.TestCase
