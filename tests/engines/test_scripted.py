@@ -18,7 +18,13 @@ from inferwire_server.engines.scripted import (
     ScriptedEngine,
     ScriptedOptions,
 )
-from inferwire_server.engines.scripted.vocabulary import END_ID, MESSAGE_END_ID, MESSAGE_START_ID, byte_tokens
+from inferwire_server.engines.scripted.vocabulary import (
+    END_ID,
+    END_TOKEN_IDS,
+    MESSAGE_END_ID,
+    MESSAGE_START_ID,
+    byte_tokens,
+)
 
 from tests.engines.event_recorder import EventRecorder
 from tests.engines.scripted_driving import TimedRecorder, drive
@@ -107,6 +113,12 @@ class TestPlans:
         driver = await drive(plans=Plan(reply=echo))
         prompt = [MESSAGE_START_ID, *b"hi", MESSAGE_END_ID, *b"Repeat: ab c", MESSAGE_END_ID]
         assert driver.run(prompt, max_output_tokens=64).text == expected
+
+    async def test_an_ignored_end_is_not_said_at_all(self) -> None:
+        driver = await drive(plans=Plan(reply="ab"))
+        recorder = driver.run(ignore_end_of_sequence=True)
+        assert len(recorder.token_ids) == 8
+        assert not END_TOKEN_IDS.intersection(recorder.token_ids)
 
     async def test_a_reply_is_cut_at_the_length(self) -> None:
         driver = await drive(plans=Plan(reply="a long reply"))
