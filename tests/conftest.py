@@ -2,7 +2,7 @@
 
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.grpcurl"]
+pytest_plugins = ["tests.grpcurl", "tests.real_model"]
 
 # A busy machine must not fail a test, and a green commit must stay green: `make fuzz` is where chance comes in.
 STEADY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -165,7 +165,8 @@ def _publish_wheel(
                 )
                 manifest = assembly.seal(draft, model.name, version, text, description, progress)
             sealed.append((draft, manifest))
-        return [assembly.publish(writer, draft, manifest, progress) for draft, manifest in sealed]
+        progress(Progress(Stage.PUBLISHING, model.name))
+        return [writer.publish(draft, manifest) for draft, manifest in sealed]
 
 
 def _place_weights(model: GgufModel, target: Path, progress: ProgressSink) -> tuple[str, str, str]:
