@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from inferwire_server.domain.engine import Cancelled, EngineState
+from inferwire_server.domain.engine import Cancelled, EngineEvent, EngineState, Failed
 from inferwire_server.domain.errors import EngineDown, Starting
 from inferwire_server.engines.scripted import (
     Die,
@@ -21,7 +21,7 @@ from inferwire_server.engines.scripted.vocabulary import (
 )
 
 from tests.engines.event_recorder import EventRecorder
-from tests.engines.scripted_driving import drive
+from tests.engines.scripted_driving import TimedRecorder, drive
 
 
 class TestMishaps:
@@ -113,6 +113,19 @@ class TestSwitches:
         assert refused.value.retry_after_s
         assert all(isinstance(recorder.failure, EngineDown) for recorder in recorders)
         assert driver.engine.load().kv_blocks_reserved == 0
+
+    async def test_a_death_inside_a_sink_still_gives_each_stream_one_terminal(self) -> None:
+        driver = await drive(plans=Plan(reply=""))
+        recorders = [TimedRecorder(driver.clock) for _ in range(2)]
+
+        def deadly(event: EngineEvent) -> None:
+            recorders[0](event)
+            driver.engine.die()
+
+        driver.engine.submit(driver.request(prompt_top_logprobs=0), deadly)
+        driver.engine.submit(driver.request(), recorders[1])
+        driver.clock.settle()
+        assert [type(recorder.terminal) for recorder in recorders] == [Failed, Failed]
 
     async def test_a_recovered_engine_is_starting_then_ready_and_has_forgotten_its_cache(self) -> None:
         driver = await drive(ScriptedOptions(start_delay_s=0.0))

@@ -55,7 +55,9 @@ class BatchRunner:
         self._wake()
 
     def finish(self, stream: ScriptedStream, terminal: Finished | Failed | Cancelled) -> None:
-        """Give back what the stream held, then tell its sink."""
+        """Give back what the stream held, then tell its sink, unless it has ended."""
+        if not stream.is_live:
+            return
         self._release(stream)
         stream.sink(terminal)
         if not self._is_stepping:
@@ -147,11 +149,12 @@ class BatchRunner:
         self._is_stepping = True
         try:
             for stream in decoding:
-                if stream.is_live:
+                if stream.position < stream.run_end:
+                    stream.send_prepared()
+                else:
                     self._advance(stream, now)
             for stream in prefilling:
-                if stream.is_live:
-                    self._finish_chunk(stream, now)
+                self._finish_chunk(stream, now)
         finally:
             self._is_stepping = False
             self._tell_of_release()
@@ -159,6 +162,8 @@ class BatchRunner:
                 self._begin_step()
 
     def _advance(self, stream: ScriptedStream, now: float) -> None:
+        if not stream.is_live:
+            return
         try:
             stream.advance(now)
         except GrammarViolated as violation:
@@ -167,6 +172,8 @@ class BatchRunner:
             self.finish(stream, Failed(error))
 
     def _finish_chunk(self, stream: ScriptedStream, now: float) -> None:
+        if not stream.is_live:
+            return
         self._prefilled_tokens += stream.chunk
         stream.count_chunk()
         self.kv.computed(stream.allocation, stream.computed_token_ids())
@@ -178,8 +185,7 @@ class BatchRunner:
         self._advance(stream, now)
 
     def _cancel(self, stream: ScriptedStream) -> None:
-        if stream.is_live:
-            self.finish(stream, Cancelled())
+        self.finish(stream, Cancelled())
 
     def _release(self, stream: ScriptedStream) -> None:
         stream.is_live = False

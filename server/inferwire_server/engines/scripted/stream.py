@@ -62,7 +62,9 @@ class ScriptedStream:
         self._mishap_at = _mishap_position(plan.mishap, self.position)
         self._output: list[int] = list(request.resumed_token_ids)
         self._run: Sequence[int] = ()
-        self._run_start = self._run_end = self.position
+        self._run_start = self.position
+        self.run_end = self.position
+        """The position up to which tokens are prepared."""
         self._is_timed = plan.token_delay_s > 0.0
         self._is_plain = request.top_logprobs is None and not self._is_timed
 
@@ -97,17 +99,17 @@ class ScriptedStream:
             self.sink(PromptTokens(_prompt_logprobs(self.request.prompt_token_ids, self.request.prompt_top_logprobs)))
         self.ready_at = now + self._plan.first_token_delay_s
 
-    def advance(self, now: float) -> None:
-        """Produce one token. Raises GrammarViolated."""
+    def send_prepared(self) -> None:
+        """Send the next token of the present run; only while `position` is below `run_end`."""
         position = self.position
-        if position < self._run_end:
-            self.position = position + 1
-            self.sink(Tokens((self._run[position - self._run_start],)))
-        else:
-            self._advance_with_care(now)
+        self.position = position + 1
+        self.sink(Tokens((self._run[position - self._run_start],)))
 
-    def _advance_with_care(self, now: float) -> None:
-        """Produce a token that may be the last, or delayed, or come with logprobs, or not come at all."""
+    def advance(self, now: float) -> None:
+        """Produce a token that may be the last, or delayed, or come with logprobs, or not come at all.
+
+        Raises GrammarViolated.
+        """
         if now < self.ready_at:
             return
         position = self.position
@@ -128,7 +130,7 @@ class ScriptedStream:
         self._sampler.accept((token_id,))
         self._output.append(token_id)
         self.position = position + 1
-        self._run_start = self._run_end = self.position
+        self._run_start = self.run_end = self.position
         if self._is_timed:
             self.ready_at = now + self._plan.token_delay_s
         elif self._is_plain:
@@ -144,13 +146,13 @@ class ScriptedStream:
             longest = min(longest, self._mishap_at - self.position)
         if longest > 0:
             self._run = self._sampler.run_from(self.position, longest)
-            self._run_end = self._run_start + len(self._run)
+            self.run_end = self._run_start + len(self._run)
 
     def _settle_run(self) -> None:
         """Move what was sent of the present run to the output."""
         self._output += self._run[: self.position - self._run_start]
         self._run = ()
-        self._run_start = self._run_end = self.position
+        self._run_start = self.run_end = self.position
 
     def _logprobs(self, position: int, token_id: int) -> tuple[TokenLogprobs, ...]:
         num_top = self.request.top_logprobs
