@@ -15,6 +15,8 @@ from inferwire_server.engines.scripted import Plan, ScriptedEngine, ScriptedOpti
 from inferwire_server.settings import Settings
 
 MODEL = "scripted"
+QUICK = ScriptedOptions(step_base_s=0.002)
+"""A step short enough for a test to wait for many."""
 
 
 class Serving:
@@ -48,8 +50,8 @@ async def serving(
     **settings: Any,
 ) -> AsyncIterator[Serving]:
     """A server that is warm, or with `start=False` one that is not started yet."""
-    engine = ScriptedEngine(options or ScriptedOptions(), plans=plans)
-    model: ServedModel = scripted_model(engine, (options or ScriptedOptions()).max_context_tokens)
+    engine = ScriptedEngine(options or QUICK, plans=plans)
+    model: ServedModel = scripted_model(engine, (options or QUICK).max_context_tokens)
     defaults: dict[str, Any] = {"port": 0, "metrics_enabled": False, "drain_settle": 0.0, "drain_limit": 5.0}
     server = InferenceServer(Settings(**(defaults | settings)), model)
     if start:

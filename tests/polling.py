@@ -1,0 +1,15 @@
+"""Waiting for what happens soon, without guessing how soon."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+
+async def until(condition: Callable[[], bool], within_s: float = 10.0) -> None:
+    """Yield to the loop until `condition` holds; fail after a generous bound."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.005)

@@ -1,0 +1,124 @@
+"""Streams: the order of events, whole characters, one end, and the same text as unary."""
+
+from __future__ import annotations
+
+import pytest
+from inferwire.v1 import generation_pb2
+from inferwire_server.engines.scripted import Echo, Plan
+
+from tests.serving import request, serving, text_of
+
+STRINGS = {
+    "S01": "\U0001f469‍\U0001f469‍\U0001f467‍\U0001f466",
+    "S02": "\U0001f3f4\U000e0067\U000e0062\U000e0073\U000e0063\U000e0074\U000e007f",
+    "S03": "\U0001f9d1\U0001f3fd‍\U0001f680",
+    "S04": "\U0001fae0\U0001f979",
+    "S05": "क्षत्रिय नमस्ते",
+    "S06": "น้ำใจ",
+    "S07": "龜\U00020bb7",
+    "S08": "아름다운 여자",
+    "S09": "Z͑ͫ̓a̴͂lgo",
+    "S10a": "café",
+    "S10b": "café",
+    "S11": "السَّلَامُ عَلَيْكُم",
+    "S12": "ďábelské",
+    "S13": "a�b",
+    "S14": "  two leading spaces\n\n\tif x:\n\t\treturn  1  ",
+    "S15": " " * 500,
+    "S16": "a\x00b",
+    "S17": "‮evil‬​﻿",
+    "S24": " ",
+    "S25": "\r\n",
+}
+
+
+async def test_events_come_in_the_order_of_the_contract() -> None:
+    async with serving() as server:
+        kinds = [e.WhichOneof("event") async for e in server.inference.StreamGenerate(request(max_output_tokens=4))]
+    assert kinds[0] == "started"
+    assert kinds[-2:] == ["finished", "completed"]
+    assert set(kinds[1:-2]) == {"delta"}
+
+
+async def test_the_first_token_arrives_before_the_generation_ends() -> None:
+    async with serving() as server:
+        stream = server.inference.StreamGenerate(request(max_output_tokens=2000))
+        await stream.read()
+        first = await stream.read()
+        assert isinstance(first, generation_pb2.StreamGenerateResponse)
+        assert first.delta.token_count
+        assert server.engine.load().running == 1
+        stream.cancel()
+
+
+@pytest.mark.case("H07")
+@pytest.mark.parametrize("name", STRINGS)
+async def test_stream_equals_unary_equals_what_the_model_said(name: str) -> None:
+    said = STRINGS[name]
+    async with serving(plans=lambda _: Plan(reply=Echo(after="Repeat: "))) as server:
+        message = request("Repeat: " + said, max_output_tokens=600, sampling={"temperature": 0})
+        events = [event async for event in server.inference.StreamGenerate(message)]
+        unary = await server.inference.Generate(message)
+    deltas = [event.delta.text for event in events if event.WhichOneof("event") == "delta"]
+    assert "".join(deltas) == unary.outputs[0].text == said
+    assert all(deltas)
+
+
+@pytest.mark.case("H08")
+@pytest.mark.parametrize("seed", range(16))
+async def test_random_bytes_never_break_the_stream(seed: int) -> None:
+    async with serving() as server:
+        message = request(sampling={"temperature": 2.0, "top_p": 1.0, "seed": seed}, max_output_tokens=64)
+        text = await text_of(server.inference.StreamGenerate(message))
+        unary = await server.inference.Generate(message)
+    assert text == unary.outputs[0].text
+
+
+async def test_several_outputs_share_a_stream_by_index() -> None:
+    async with serving() as server:
+        message = request(output={"count": 3, "token_ids": True}, sampling={"seed": 7}, max_output_tokens=12)
+        events = [event async for event in server.inference.StreamGenerate(message)]
+        unary = await server.inference.Generate(message)
+    texts = ["", "", ""]
+    for event in events:
+        if event.WhichOneof("event") == "delta":
+            texts[event.delta.output_index] += event.delta.text
+    assert texts == [output.text for output in unary.outputs]
+    assert len(set(texts)) == 3
+    assert events[-1].completed.usage.output_tokens == 36
+
+
+async def test_offsets_count_every_token_once() -> None:
+    async with serving() as server:
+        message = request(output={"token_ids": True}, max_output_tokens=50)
+        stream = server.inference.StreamGenerate(message)
+        deltas = [event.delta async for event in stream if event.WhichOneof("event") == "delta"]
+    offset = 0
+    for delta in deltas:
+        assert delta.token_offset == offset
+        assert delta.token_count == len(delta.token_ids)
+        offset += delta.token_count
+    assert offset == 50
+
+
+@pytest.mark.case("H10")
+@pytest.mark.parametrize("limit", [1, 5])
+async def test_usage_of_stream_and_unary_agree(limit: int) -> None:
+    async with serving() as server:
+        message = request(max_output_tokens=limit)
+        last = [event async for event in server.inference.StreamGenerate(message)][-1].completed.usage
+        unary = await server.inference.Generate(message)
+    assert last.output_tokens == unary.usage.output_tokens == limit
+    assert last.prompt_tokens == unary.usage.prompt_tokens
+    assert unary.outputs[0].finished.reason == generation_pb2.FINISH_REASON_LENGTH
+
+
+@pytest.mark.case("H10")
+async def test_a_natural_end_leaves_no_trace_in_the_text() -> None:
+    async with serving(plans=lambda _: Plan(reply="the end")) as server:
+        unary = await server.inference.Generate(request())
+    output = unary.outputs[0]
+    assert output.text == "the end"
+    assert output.finished.reason == generation_pb2.FINISH_REASON_STOP
+    assert output.finished.WhichOneof("stop_match") == "end_token_id"
+    assert output.finished.output_tokens == 7
