@@ -21,17 +21,6 @@ from inferwire_server.text.sandbox import BoundedEnvironment
 from inferwire_server.text.tokenizer import Tokenizer, too_long
 
 _VARIABLES_FIELD = "chat.template_variables_json"
-_KNOWN_ROLES = ("system", "developer", "user", "assistant", "tool")
-_CONVERSATIONAL_ROLES = frozenset({"system", "user", "assistant"})
-_PROBE = "a word to be found again"
-_PROBES: dict[str, tuple[list[str], list[str]]] = {
-    "system": ([], ["user"]),
-    "developer": ([], ["user"]),
-    "user": ([], []),
-    "assistant": (["user"], []),
-    "tool": (["user", "assistant"], []),
-}
-"""The usual messages before and after the first one of a role."""
 _LONGEST_DATE_FORMAT = 64
 _DEEPEST_VARIABLE = 64
 _TEMPLATE_FAULTS = (
@@ -71,17 +60,20 @@ class ChatTemplate:
         source: str,
         tokenizer: Tokenizer,
         *,
+        roles: Sequence[str] = ("system", "user", "assistant"),
         special_tokens: Mapping[str, str] | None = None,
         limits: RenderLimits = RenderLimits(),
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`special_tokens` are the template's names for them, as in `{"bos_token": "<s>"}`.
+        """`roles` are those that the model publishes: most templates would copy any other text in their place into
+        the prompt, control tokens too. `special_tokens` are those that the template names, as in `{"bos_token": "<s>"}`.
 
         Raises ValueError, saying what is wrong, when the template cannot be used.
         """
         self.digest = hashlib.sha256(source.encode()).hexdigest()
         """Lower-case hex sha256 of the template."""
+        self.roles = tuple(roles)
         self._tokenizer = tokenizer
         self._control = ControlText(tokenizer.control_tokens)
         self._limits = limits
@@ -96,11 +88,6 @@ class ChatTemplate:
         self._reserved = frozenset({"messages", "add_generation_prompt", *(special_tokens or {})}) | frozenset(
             self._environment.globals
         )
-        self.roles = tuple(role for role in _KNOWN_ROLES if self._takes(role))
-        """The roles that messages may have: those of the usual five that the template renders; beyond system, user
-        and assistant only those that it names, since most templates copy any role into the prompt."""
-        if not self.roles:
-            raise ValueError("the chat template renders no message of any usual role; check that it belongs to chat")
 
     def encode(self, conversation: Conversation, *, max_tokens: int | None = None) -> list[int]:
         """The conversation's token ids.
@@ -193,17 +180,6 @@ class ChatTemplate:
         if isinstance(value, list):
             return [self._hidden(item, stand_ins) for item in value]
         return value
-
-    def _takes(self, role: str) -> bool:
-        if role not in _CONVERSATIONAL_ROLES and role not in self._strings:
-            return False
-        before, after = _PROBES[role]
-        roles = [*before, role, *after]
-        messages = [{"role": each, "content": _PROBE if each == role else "Hello"} for each in roles]
-        try:
-            return _PROBE in self._render(messages, False, {})
-        except InvalidRequest:
-            return False
 
 
 def parse_template_variables(text: str) -> dict[str, Any]:
