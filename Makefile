@@ -5,7 +5,8 @@ SHELL := bash
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
 BIN := .venv/bin
-PIP_INSTALL := -m pip install -qq --disable-pip-version-check --no-input --require-hashes --only-binary=:all:
+# Bytecode is written at first import: compiling all of it would be a third of the installation.
+PIP_INSTALL := -m pip install -qq --no-compile --disable-pip-version-check --no-input --require-hashes --only-binary=:all:
 MYPY_TARGETS := server/inferwire_server clients/python/src/inferwire tools tests docker $(wildcard bench)
 
 # --- environments: each stamp is as new as the lock it was installed from ------------------------------------------
