@@ -31,8 +31,8 @@ SMOOTHING = 0.05
 """Share of a new observation in a moving average."""
 CELLS_PER_TURN = 8
 """Resolution of the release forecast; a turn is what a slot is held for on average."""
-CELLS = 3 * CELLS_PER_TURN
-OLDEST_CELL = 8 * CELLS_PER_TURN
+CELLS = 2 * CELLS_PER_TURN
+OLDEST_CELL = 4 * CELLS_PER_TURN
 """Outputs older than that are treated alike."""
 
 
@@ -63,7 +63,7 @@ class Forecast:
     """Seconds from now. All 0 is "nothing known that speaks against it"."""
 
     wait_s: float
-    """Until the engine takes it."""
+    """Until its prefill begins."""
     first_token_s: float
     """Until its first token, the wait included."""
     latest_s: float
@@ -93,7 +93,17 @@ class Estimator:
         self._paced_at = 0.0
         self._releases: list[float] = []
         self._cell_tokens = 1.0
+        self._slots = 0
         self._refreshed_at: float | None = None
+
+    @property
+    def pending_prompt_tokens(self) -> int:
+        """Given to the engine and not followed by a first token yet.
+
+        Starting no more prompts while this is above what the engine computes in its next step costs no throughput, and
+        leaves the choice of the next one to whoever has the best claim by then.
+        """
+        return self._pending_prompt_tokens
 
     def started(
         self, producer: Producer, *, prompt_tokens: int, max_output_tokens: int, now: float, cached_tokens: int = 0
@@ -142,18 +152,20 @@ class Estimator:
         """For a request behind `ahead` that needs `slots`; `free_slots` 0 also where KV memory is what lacks."""
         ahead = ahead or Ahead()
         own = prompt_tokens - cached_tokens
+        alone_s = self._prefill.predict_s(own)
         first_token_s = self._prefill.predict_s(self._pending_prompt_tokens + ahead.prompt_tokens + own)
         latest_s = first_token_s + self._prefill.deviation_s
-        wait_s = 0.0
         releases = ahead.requests + slots - free_slots
         if releases > 0:
-            wait_s = self._release_s(releases, now)
+            slot_s = self._release_s(releases, free_slots, now) + self._filling_s(free_slots, ahead) / 2.0
             # The n-th of independent releases comes within 1 / sqrt(n) of its expected time, typically.
-            deviation_s = math.hypot(wait_s / math.sqrt(releases), self._prefill.deviation_s)
-            first_token_s = max(first_token_s, wait_s + self._prefill_beside_others_s(own))
+            deviation_s = math.hypot(slot_s / math.sqrt(releases), self._prefill.deviation_s)
+            first_token_s = max(first_token_s, slot_s + self._prefill_beside_others_s(own))
             usual = int(self._mean_prompt + self._prompt_deviation)
-            latest_s = max(first_token_s, wait_s + self._prefill_beside_others_s(usual)) + deviation_s
-        return Forecast(wait_s=wait_s, first_token_s=first_token_s, latest_s=latest_s, token_s=self._token_s)
+            latest_s = max(first_token_s, slot_s + self._prefill_beside_others_s(usual)) + deviation_s
+        return Forecast(
+            wait_s=first_token_s - alone_s, first_token_s=first_token_s, latest_s=latest_s, token_s=self._token_s
+        )
 
     @property
     def _token_s(self) -> float:
@@ -162,20 +174,27 @@ class Estimator:
     def _prefill_beside_others_s(self, tokens: int) -> float:
         return self._prefill.predict_s(int(self._backlog_at_start) + tokens)
 
-    def _release_s(self, releases: int, now: float) -> float:
-        """Expected seconds until that many slots have become free."""
+    def _filling_s(self, free_slots: int, ahead: Ahead) -> float:
+        """Until the free slots are taken: prompts ahead go through prefill one after another."""
+        if not free_slots or not ahead.requests:
+            return 0.0
+        tokens = ahead.prompt_tokens * min(free_slots, ahead.requests) // ahead.requests
+        return self._prefill.predict_s(self._pending_prompt_tokens + tokens)
+
+    def _release_s(self, releases: int, free_slots: int, now: float) -> float:
+        """Expected seconds until that many slots have become free, the free ones being taken already."""
         if self._refreshed_at is None or now - self._refreshed_at >= REFRESH_S:
             self._refreshed_at = now
             self._measure_pace(now)
-            self._releases = self._expected_releases()
-        if not self._releases or not self._runs:
+            self._releases = self._expected_releases(free_slots)
+        if not self._releases:
             return 0.0
         expected = self._releases
         at = bisect_left(expected, releases)
         if at < len(expected):
             cells = at - (expected[at] - releases) / (expected[at] - expected[at - 1])
         else:
-            cells = at - 1 + (releases - expected[-1]) * CELLS_PER_TURN / len(self._runs)
+            cells = at - 1 + (releases - expected[-1]) * CELLS_PER_TURN / self._slots
         return cells * self._cell_tokens * self._token_s
 
     def _measure_pace(self, now: float) -> None:
@@ -194,7 +213,7 @@ class Estimator:
         run.marked_tokens = run.producer.output_tokens
         run.marked_at = now
 
-    def _expected_releases(self) -> list[float]:
+    def _expected_releases(self, free_slots: int) -> list[float]:
         """How many slots are released by the end of each cell of time, of `_cell_tokens` tokens each.
 
         An output of age a is over after t more tokens with probability 1 - S(a + t) / S(a). Its slot is then taken by
@@ -212,6 +231,8 @@ class Estimator:
             )
             for run in self._runs
         )
+        groups[unborn, CELLS + 1] += free_slots
+        self._slots = len(self._runs) + free_slots
         survival = [self._lengths.survival(index * cell) for index in range(OLDEST_CELL + CELLS + 1)]
         ended = [0.0] * (CELLS + 1)
         for (age, left), outputs in groups.items():

@@ -44,10 +44,12 @@ class TenantView:
 class FairQueue(Generic[T]):
     """Waiting and running tickets of one engine."""
 
-    def __init__(self, *, weights: Mapping[str, float] | None = None, ageing_s: float = 5.0) -> None:
+    def __init__(
+        self, *, weights: Mapping[str, float] | None = None, ageing_s: float = 5.0, burst_tokens: int = 8192
+    ) -> None:
         """`weights` by tenant, 1 where absent; twice the weight is twice the tokens."""
         self._ageing_s = ageing_s
-        self._classes = {priority: PriorityClass[T](priority, weights or {}) for priority in Priority}
+        self._classes = {priority: PriorityClass[T](priority, weights or {}, burst_tokens) for priority in Priority}
         self._by_rank = [self._classes[priority] for priority in sorted(Priority)]
         self._batch = self._classes[Priority.BATCH]
         self._sequence = 0

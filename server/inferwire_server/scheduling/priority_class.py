@@ -1,9 +1,12 @@
 """The order inside one priority class: fair between tenants by tokens served, first come first served inside a tenant.
 
 A virtual token counter for each tenant (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024): the
-tenant with the smallest counter goes next; a started prompt and every output token raise its counter by 1 / weight; a
-tenant that comes back from idleness is lifted to the smallest counter among those waiting, so that idleness earns no
-credit. Prompt and output tokens cost the same: callers see and pay both.
+tenant with the smallest counter goes next; a started prompt and every output token raise its counter by 1 / weight.
+Prompt and output tokens cost the same: callers see and pay both.
+
+A tenant that comes back from idleness is lifted to the smallest counter among those waiting, less `burst_tokens`. With 0,
+as in the paper, idleness earns nothing, and the second request of a small burst already waits for its turn; with some,
+a tenant below its share is served at once, and may be ahead of the others by so many tokens, times its weight, at most.
 """
 
 from __future__ import annotations
@@ -49,8 +52,9 @@ class _Rank(Generic[T]):
 class PriorityClass(Generic[T]):
     """Tickets of one class. Costs O(log tenants) a change and O(1) a charge."""
 
-    def __init__(self, priority: Priority, weights: Mapping[str, float]) -> None:
+    def __init__(self, priority: Priority, weights: Mapping[str, float], burst_tokens: int) -> None:
         self.priority = priority
+        self._burst_tokens = burst_tokens
         self._weights = weights
         self._flows: dict[str, TenantFlow[T]] = {}
         self._ranks: list[_Rank[T]] = []
@@ -180,8 +184,10 @@ class PriorityClass(Generic[T]):
                 self._rank(flow)
 
     def _floor(self) -> float:
+        """The least counter that a tenant may come back with."""
         top = self._top()
-        return self._virtual_time if top is None else max(self._virtual_time, top.served)
+        reached = self._virtual_time if top is None else max(self._virtual_time, top.served)
+        return reached - self._burst_tokens
 
     def _rank(self, flow: TenantFlow[T]) -> None:
         rank = _Rank(flow)
@@ -231,15 +237,16 @@ class PriorityClass(Generic[T]):
             return
         if self.waiting == 0 and self.running == 0:
             self._forget_all()
-        elif flow.served <= max(flow.floor, self._virtual_time):
+        elif flow.served <= max(flow.floor, self._virtual_time - self._burst_tokens):
             self._forget(flow)
         else:
             heapq.heappush(self._retired, _Rank(flow))
 
     def _forget_overtaken(self) -> None:
-        while self._retired and self._retired[0].served <= self._virtual_time:
+        overtaken = self._virtual_time - self._burst_tokens
+        while self._retired and self._retired[0].served <= overtaken:
             flow = heapq.heappop(self._retired).flow
-            if flow.is_idle and flow.served <= self._virtual_time and self._flows.get(flow.tenant) is flow:
+            if flow.is_idle and flow.served <= overtaken and self._flows.get(flow.tenant) is flow:
                 self._forget(flow)
 
     def _forget(self, flow: TenantFlow[T]) -> None:
