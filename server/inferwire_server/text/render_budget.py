@@ -19,7 +19,7 @@ WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200
 _ALSO_SPLIT_AT = "\x1c\x1d\x1e\x1f"
 _LARGEST_INTEGER_BITS = 4096
 _FIELD_WITH_SPECIFICATION = re.compile(r"\{[^{}]*[:{]")
-_UNUSUAL_CONVERSION = re.compile(r"%(?![sdrif%])")
+_PLAIN_CONVERSIONS = re.compile(r"[^%]*(?:%[sdrif%][^%]*)*")
 
 
 class RenderingTooCostly(SecurityError):
@@ -108,7 +108,7 @@ class Budget:
 
     def spend_on_conversions(self, template: str, values: Any) -> None:
         """Pay for `template % values`; widths and precisions are refused."""
-        if _UNUSUAL_CONVERSION.search(template):
+        if not _PLAIN_CONVERSIONS.fullmatch(template):
             raise SecurityError("only plain %s, %d, %i, %f and %r are supported")
         self.spend(len(template))
         self.spend_on_text_of(values)
