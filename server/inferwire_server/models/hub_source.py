@@ -126,6 +126,8 @@ class _Hub:
     def _hub_errors(self) -> Iterator[None]:
         try:
             yield
+        except hub_errors.HFValidationError as error:
+            raise SourceNotFound(f"{self._repository!r} is no repository name", "Write hf:org/name.") from error
         except hub_errors.RevisionNotFoundError as error:
             raise SourceNotFound(f"{self._repository} has no such revision", "Check what follows the @.") from error
         except hub_errors.GatedRepoError as error:
