@@ -42,10 +42,12 @@ class RetryBudget:
         return self._earned + self._reserve
 
     def _refill(self, now: float) -> None:
-        if self._refilled_at is not None and now > self._refilled_at:
+        if self._refilled_at is None:
+            self._refilled_at = now
+        elif now > self._refilled_at:
             rate = self._policy.reserve / self._policy.window_s
             self._reserve = min(float(self._policy.reserve), self._reserve + rate * (now - self._refilled_at))
-        self._refilled_at = now
+            self._refilled_at = now
 
     def __repr__(self) -> str:
         return f"<RetryBudget {self._earned:.1f} earned, {self._reserve:.1f} of {self._policy.reserve} in reserve>"

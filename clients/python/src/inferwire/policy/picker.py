@@ -12,6 +12,14 @@ from inferwire.policy.endpoint import EndpointState
 from inferwire.policy.visits import Visits
 from inferwire.settings import FailoverPolicy
 
+_SOONEST_OVER_FIRST = (
+    LocalReason.THROTTLED,
+    LocalReason.TOO_SLOW,
+    LocalReason.BREAKER_OPEN,
+    LocalReason.ALREADY_TRIED,
+    LocalReason.NOT_SERVING,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Picked:
@@ -135,15 +143,14 @@ def _is_outage(endpoints: Iterable[EndpointState]) -> bool:
 
 
 def _refused(shares: Mapping[str, float], reasons: Mapping[EndpointState, LocalReason | None]) -> Refused:
-    """One reason a region: of several the one that LocalReason lists first."""
-    by_region: dict[str, list[LocalReason]] = {region: [] for region in shares}
+    """One reason a region: of its endpoints' reasons the one that is soonest over."""
+    by_region: dict[str, set[LocalReason]] = {region: set() for region in shares}
     for endpoint, reason in reasons.items():
         if reason is not None:
-            by_region.setdefault(endpoint.region, []).append(reason)
-    order = list(LocalReason)
+            by_region.setdefault(endpoint.region, set()).add(reason)
     return Refused(
         {
-            region: min(found, key=order.index) if found else LocalReason.NO_ENDPOINT
+            region: next((reason for reason in _SOONEST_OVER_FIRST if reason in found), LocalReason.NO_ENDPOINT)
             for region, found in by_region.items()
         }
     )

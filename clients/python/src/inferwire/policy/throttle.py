@@ -39,11 +39,13 @@ class AdaptiveThrottle:
         return max(0.0, (self._requests - self._policy.accept_multiplier * self._accepts) / (self._requests + 1.0))
 
     def _fade(self, now: float) -> None:
-        if self._counted_at is not None and now > self._counted_at:
+        if self._counted_at is None:
+            self._counted_at = now
+        elif now > self._counted_at:
             kept = 0.5 ** ((now - self._counted_at) / self._policy.half_life_s)
             self._requests *= kept
             self._accepts *= kept
-        self._counted_at = now
+            self._counted_at = now
 
     def __repr__(self) -> str:
         return f"<AdaptiveThrottle {self._accepts:.1f} of {self._requests:.1f} accepted>"
