@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
+# Worker processes are spawned, never forked with gRPC inside; its fork handlers only print warnings.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+
 import click
 
 from inferwire_server.cli.calling import chat, generate, status

@@ -13,7 +13,7 @@ import click
 import uvloop
 
 from inferwire_server.app.inference_server import InferenceServer, ServerError
-from inferwire_server.app.served_model import choose_model
+from inferwire_server.app.served_model import ServedModel, choose_model
 from inferwire_server.domain.errors import ServiceError
 from inferwire_server.models.errors import ModelError
 from inferwire_server.observability.logs import configure_logs
@@ -47,16 +47,19 @@ def serve(config_file: Path | None, no_metrics: bool, **flags: Any) -> None:
     try:
         settings = load_settings(flags, config_file)
         configure_logs(settings.log_format, settings.log_level)
-        status = uvloop.run(_serve(settings))
-    except (SettingsError, ServerError, ModelError, ServiceError) as error:
-        message = getattr(error, "message", "") or str(error)
-        click.echo(f"inferwire: {message}", err=True)
-        status = 2 if isinstance(error, (SettingsError, ModelError)) else getattr(error, "exit_status", 1)
-    sys.exit(status)
+        model = choose_model(settings)
+    except (SettingsError, ModelError, ServiceError) as error:
+        click.echo(f"inferwire: {error}", err=True)
+        sys.exit(2)
+    try:
+        uvloop.run(_serve(settings, model))
+    except (ServerError, ModelError, ServiceError) as error:
+        click.echo(f"inferwire: {error}", err=True)
+        sys.exit(1)
 
 
-async def _serve(settings: Settings) -> int:
-    server = InferenceServer(settings, choose_model(settings))
+async def _serve(settings: Settings, model: ServedModel) -> None:
+    server = InferenceServer(settings, model)
     loop = asyncio.get_running_loop()
     starting = asyncio.create_task(server.start(), name="start")
 
@@ -74,9 +77,8 @@ async def _serve(settings: Settings) -> int:
         await starting
     except asyncio.CancelledError:
         await server.close()
-        return 0
+        return
     except BaseException:
         await server.close()
         raise
     await server.until_stopped()
-    return 0

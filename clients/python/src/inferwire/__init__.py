@@ -1,1 +1,57 @@
-"""inferwire: language models as typed gRPC."""
+"""inferwire: language models as typed gRPC.
+
+The names below are the public surface; the generated messages and stubs are in `inferwire.v1`.
+They are loaded when first used, so that the stubs alone cost no more than themselves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from inferwire._version import __version__
+
+if TYPE_CHECKING:
+    from inferwire.blocking_client import BlockingTextStream, Client
+    from inferwire.client import AsyncClient, TextStream
+    from inferwire.errors import InferwireError
+    from inferwire.replies import Chunk, Output, Reply
+    from inferwire.settings import ClientConfig, Region
+
+_HOMES = {
+    "AsyncClient": "client",
+    "BlockingTextStream": "blocking_client",
+    "Chunk": "replies",
+    "Client": "blocking_client",
+    "ClientConfig": "settings",
+    "InferwireError": "errors",
+    "Output": "replies",
+    "Region": "settings",
+    "Reply": "replies",
+    "TextStream": "client",
+}
+
+__all__ = [
+    "AsyncClient",
+    "BlockingTextStream",
+    "Chunk",
+    "Client",
+    "ClientConfig",
+    "InferwireError",
+    "Output",
+    "Region",
+    "Reply",
+    "TextStream",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'inferwire' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"inferwire.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

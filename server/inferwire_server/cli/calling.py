@@ -1,0 +1,131 @@
+"""`inferwire generate`, `chat` and `status`: talking to a running server."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from inferwire import BlockingTextStream, Client, InferwireError, Reply
+from inferwire.requests import Options
+from inferwire.v1 import operations_pb2
+from rich.console import Console
+from rich.table import Table
+
+_address = click.option(
+    "--address", default="127.0.0.1:50051", show_default=True, envvar="INFERWIRE_ADDRESS", help="Server to talk to."
+)
+
+
+def _generation_options(command: Any) -> Any:
+    for option in reversed(
+        (
+            _address,
+            click.option("--model", help="Default: the server's only model."),
+            click.option("-n", "--max-output-tokens", type=click.IntRange(min=1), help="Default: the model's."),
+            click.option("--temperature", type=float, help="0 is greedy. Default: the model's."),
+            click.option("--top-p", type=float, help="Default: the model's."),
+            click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Repeatable draws. Default: drawn."),
+            click.option("--stop", multiple=True, help="Text that ends the output; may be repeated."),
+            click.option("--timeout", "timeout_s", type=float, default=120.0, show_default=True, help="Seconds."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@contextmanager
+def _client(address: str) -> Iterator[Client]:
+    try:
+        with Client(address) as client:
+            yield client
+    except InferwireError as error:
+        raise click.ClickException(_advice(error, address)) from None
+
+
+def _advice(error: InferwireError, address: str) -> str:
+    if error.code == "UNAVAILABLE" and not error.reason:
+        return f"no server answers at {address}; start one with `inferwire serve`, or name another by --address"
+    hint = f" (try again in {error.retry_after_s:g} s)" if error.retry_after_s else ""
+    where = f" [error id {error.error_id}]" if error.error_id else ""
+    return f"{error.message}{hint}{where}"
+
+
+def _given(flags: dict[str, Any]) -> Options:
+    options: Any = {name: value for name, value in flags.items() if value not in (None, (), "")}
+    return options  # type: ignore[no-any-return]
+
+
+@click.command()
+@click.argument("prompt")
+@_generation_options
+def generate(prompt: str, address: str, timeout_s: float, **flags: Any) -> None:
+    """Continue PROMPT (`-` reads standard input), streaming."""
+    text = sys.stdin.read() if prompt == "-" else prompt
+    with _client(address) as client:
+        _show(client.stream(text, timeout_s=timeout_s, **_given(flags)))
+
+
+@click.command()
+@click.argument("message", required=False)
+@click.option("--system", help="A system message to begin with.")
+@_generation_options
+def chat(message: str | None, system: str | None, address: str, timeout_s: float, **flags: Any) -> None:
+    """Talk to the model; with MESSAGE, once. Leave with Ctrl-D."""
+    messages = [("system", system)] if system else []
+    with _client(address) as client:
+        if message is not None:
+            messages.append(("user", message))
+            _show(client.stream_chat(messages, timeout_s=timeout_s, **_given(flags)))
+            return
+        for line in _lines():
+            messages.append(("user", line))
+            reply = _show(client.stream_chat(messages, timeout_s=timeout_s, **_given(flags)))
+            messages.append(("assistant", reply.text))
+
+
+def _lines() -> Iterator[str]:
+    while True:
+        try:
+            line = click.prompt("you", prompt_suffix="> ", err=True)
+        except click.Abort:
+            click.echo(err=True)
+            return
+        yield line
+
+
+def _show(stream: BlockingTextStream) -> Reply:
+    with stream:
+        for chunk in stream:
+            click.echo(chunk.text, nl=False)
+    click.echo()
+    return stream.reply
+
+
+@click.command()
+@_address
+def status(address: str) -> None:
+    """Show what the server serves and how it is."""
+    with _client(address) as client:
+        info, state, models = client.server_info(timeout_s=10), client.status(timeout_s=10), client.models(timeout_s=10)
+    load = state.load
+    place = f" in {info.region}" if info.region else ""
+    reason = f": {state.reason}" if state.reason else ""
+    rows = Table(show_header=False, box=None)
+    rows.add_row("server", f"inferwire {info.server_version} at {address}{place}")
+    rows.add_row("state", _name(operations_pb2.ServerState.Name(state.state)) + reason)
+    engine_state = _name(operations_pb2.EngineState.Name(state.engine_state))
+    rows.add_row("engine", f"{engine_state}, {state.engine_restarts} restarts")
+    rate = f"{load.output_tokens_per_second:.1f} tokens/s"
+    rows.add_row("load", f"{load.running} running, {load.waiting} waiting, {rate}")
+    if load.HasField("kv_utilization"):
+        rows.add_row("KV cache", f"{load.kv_utilization:.0%}")
+    for model in models:
+        rows.add_row("model", f"{model.name} on {model.engine}, context {model.limits.max_context_tokens}")
+    Console().print(rows)
+
+
+def _name(value: str) -> str:
+    return value.split("_STATE_")[-1].lower()
