@@ -44,9 +44,14 @@ class ModelRepository:
 
     def versions(self, name: str | None = None) -> list[ModelVersion]:
         """List readable versions, by name, then oldest first. A folder without a valid manifest is left out."""
+        models = _visible_folders(self.root) if name is None else [self.root / check_name(name, "model name")]
         found: list[ModelVersion] = []
-        for model in self._model_folders() if name is None else [self.root / check_name(name, "model name")]:
-            found.extend(self._versions_in(model))
+        for model in models:
+            versions = []
+            for folder in _visible_folders(model):
+                with contextlib.suppress(ManifestInvalid):
+                    versions.append(_load(folder))
+            found += _oldest_first(versions)
         return found
 
     def resolve(self, reference: str, *, prefer: str = FAST) -> ModelVersion:
@@ -54,12 +59,13 @@ class ModelRepository:
 
         The rule for a bare name: among the versions whose manifest prefers the profile, the one published last; if
         none prefers it, the one published last of all (equal times: the greater version name). Raises
-        InvalidModelName, ModelNotStored, or ManifestInvalid for a version that was named but cannot be read.
+        InvalidModelName, ModelNotStored, or ManifestInvalid: rather than pass over a version that cannot be read, and
+        serve another one, a bare name is refused until it is removed or another is named.
         """
         name, version = split_reference(reference)
         if version is not None:
             return self._named_version(name, version)
-        versions = self.versions(name)
+        versions = _oldest_first([_load(folder) for folder in _visible_folders(self.root / name)])
         if not versions:
             raise ModelNotStored(f"no model {name!r} in {self.root}", self._advice_for(name))
         preferred = [candidate for candidate in versions if prefer in candidate.manifest.preferred_for]
@@ -75,7 +81,7 @@ class ModelRepository:
         """Remove one version (`name@version`) or all of a model; return their qualified names."""
         name, version = split_reference(reference)
         folder = self.root / name
-        stored = [version] if version is not None else [path.name for path in self._version_folders(folder)]
+        stored = [version] if version is not None else [path.name for path in _visible_folders(folder)]
         if not stored or not all((folder / item).is_dir() for item in stored):
             raise ModelNotStored(f"no model {reference!r} in {self.root}", self._advice_for(name))
         with self.writing(name) as writer:
@@ -109,19 +115,6 @@ class ModelRepository:
         if not folder.is_dir():
             raise ModelNotStored(f"no model {name}@{version} in {self.root}", self._advice_for(name))
         return _load(folder)
-
-    def _versions_in(self, model: Path) -> list[ModelVersion]:
-        found = []
-        for folder in self._version_folders(model):
-            with contextlib.suppress(ManifestInvalid):
-                found.append(_load(folder))
-        return sorted(found, key=lambda version: (version.manifest.published_at, version.manifest.version))
-
-    def _model_folders(self) -> list[Path]:
-        return _visible_folders(self.root)
-
-    def _version_folders(self, model: Path) -> list[Path]:
-        return _visible_folders(model)
 
     def _advice_for(self, name: str) -> str:
         stored = sorted({version.manifest.qualified_name for version in self.versions()})
@@ -188,6 +181,10 @@ def _load(folder: Path) -> ModelVersion:
         problem = f"{folder / MANIFEST_NAME} is of {manifest.qualified_name}, not of this folder"
         raise ManifestInvalid(problem, "Do not rename model folders; remove this one and pull the model again.")
     return ModelVersion(folder, manifest)
+
+
+def _oldest_first(versions: list[ModelVersion]) -> list[ModelVersion]:
+    return sorted(versions, key=lambda version: (version.manifest.published_at, version.manifest.version))
 
 
 def _visible_folders(parent: Path) -> list[Path]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from inferwire_server.models.catalogue import PACKAGED_MODELS
 from inferwire_server.models.errors import DownloaderMissing, SourceNotFound
+from inferwire_server.models.files import storage_errors
 from inferwire_server.models.progress import ProgressSink, silent
 from inferwire_server.models.repository import ModelRepository
 from inferwire_server.models.version import ModelVersion
@@ -29,7 +30,8 @@ def pull(
     ModelError; then, and when `progress` raises, nothing was published.
     """
     try:
-        return _pull(source, repository, progress, environment)
+        with storage_errors(repository.root):
+            return _pull(source, repository, progress, environment)
     except ModuleNotFoundError as error:
         problem = f"pulling models needs the package {error.name}, which is not installed"
         raise DownloaderMissing(problem, "Run `pip install 'inferwire[cpu]'`, and pull again.") from error

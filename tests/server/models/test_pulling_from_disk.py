@@ -17,6 +17,7 @@ from inferwire_server.models.errors import (
     SourceCorrupt,
     SourceNotFound,
     StorageFull,
+    StorageUnavailable,
     UnsupportedModel,
 )
 from inferwire_server.models.files import storage_errors
@@ -225,6 +226,12 @@ class TestOther:
         (folder / "model.safetensors").write_bytes(b"weights")
 
         assert "inferwire[cpu,convert]" in _refusal(folder, repository, ConverterMissing).advice
+
+    def test_a_model_folder_that_cannot_be_written_is_refused(self, tmp_path: Path) -> None:
+        source = write_tiny_gguf(tmp_path / "m.gguf")
+
+        with pytest.raises(StorageUnavailable, match=r"m\.gguf"):
+            pull(str(source), ModelRepository(source))
 
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
     def test_a_disk_that_fills_up_is_a_clear_refusal(self, tmp_path: Path) -> None:

@@ -73,13 +73,18 @@ def test_a_name_cannot_reach_outside_the_folder(repository: ModelRepository, ref
         repository.resolve(reference)
 
 
-def test_a_version_without_a_readable_manifest_is_hidden_but_named_when_asked_for(repository: ModelRepository) -> None:
-    version = store(repository, small_manifest())
-    (version.path / MANIFEST_NAME).write_text("{")
+@pytest.mark.parametrize("reference", ["small", "small@one"])
+def test_a_version_that_cannot_be_read_is_never_passed_over_for_another(
+    repository: ModelRepository, reference: str
+) -> None:
+    damaged = store(repository, small_manifest(version="one", preferred_for=("fast",)))
+    store(repository, small_manifest(version="two"))
+    (damaged.path / MANIFEST_NAME).write_text("{")
 
-    assert repository.versions() == []
-    with pytest.raises(ManifestInvalid):
-        repository.resolve("small@one")
+    with pytest.raises(ManifestInvalid, match="one"):
+        repository.resolve(reference)
+    assert [version.manifest.version for version in repository.versions()] == ["two"]
+    assert repository.resolve("small@two").manifest.version == "two"
 
 
 def test_a_renamed_folder_is_not_served_under_its_new_name(repository: ModelRepository) -> None:
