@@ -34,6 +34,12 @@ def test_the_tree_keeps_its_contracts(tree: Path) -> None:
     assert broken_contracts(tree) == ""
 
 
+def test_no_folder_escapes_the_contracts_for_want_of_an_init_file(tree: Path) -> None:
+    folders = {path.parent for path in tree.rglob("*.py")} - {tree}
+
+    assert [str(folder.relative_to(tree)) for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
 @pytest.mark.parametrize(
     ("module", "statement", "contract"),
     [
@@ -44,6 +50,8 @@ def test_the_tree_keeps_its_contracts(tree: Path) -> None:
         ("scheduling/session.py", "import grpc", "Only rpc and app speak gRPC"),
         ("domain/errors.py", "from google.protobuf import message", "Only rpc and app speak gRPC"),
         ("rpc/inference_too.py", "import inferwire", "uses only the contract"),
+        ("app/inference_server.py", "import inferwire.client", "uses only the contract"),
+        ("app/inference_server.py", "import openvino_genai", "The composition root"),
         ("rpc/inference_too.py", "import openvino_genai", "Heavy things stay"),
         ("text/decoder_too.py", "import numpy", "Heavy things stay"),
         ("../inferwire/policy/breaker.py", "import inferwire.regions", "Client layers"),
