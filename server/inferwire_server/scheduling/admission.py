@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from inferwire_server.domain.caller import Caller
 from inferwire_server.domain.engine import Engine, EngineRequest, EngineState
-from inferwire_server.domain.errors import EngineDown, Overloaded, ServiceError
+from inferwire_server.domain.errors import EngineDown, Overloaded, ServiceError, WouldExceed
 from inferwire_server.domain.generation import Priority, Progress, Stage
 from inferwire_server.scheduling.admission_policy import AdmissionPolicy
 from inferwire_server.scheduling.drain_rate import DrainRate
@@ -21,8 +21,13 @@ from inferwire_server.scheduling.estimator import Estimator, Run, require_in_tim
 from inferwire_server.scheduling.fair_queue import FairQueue
 from inferwire_server.scheduling.lifecycle import RESTART_HINT_S, Lifecycle
 from inferwire_server.scheduling.load_report import LoadReporter
-from inferwire_server.scheduling.session import Phase, Session, SessionOutput
+from inferwire_server.scheduling.session import Phase, Session, SessionOutput, cache_namespace
+from inferwire_server.scheduling.staggering import Leader, Staggering
 from inferwire_server.scheduling.ticket import Ticket
+
+
+_LEAST_TIME_S = 0.01
+"""No engine answers sooner."""
 
 
 @dataclass(slots=True)
@@ -30,6 +35,8 @@ class _Place:
     ticket: Ticket[Session]
     requests: list[EngineRequest]
     runs: dict[int, Run] = field(default_factory=dict)
+    leader: Leader[Ticket[Session]] | None = None
+    """Itself, while its prompt is in prefill and others with the same beginning wait for it."""
 
 
 class Admission:
@@ -59,6 +66,7 @@ class Admission:
         self._clock = clock
         self._estimator = Estimator()
         self._drain_rate = DrainRate()
+        self._staggering: Staggering[Ticket[Session]] = Staggering()
         self._preparing = 0
         self._places: dict[Session, _Place] = {}
         self._is_pumping = False
@@ -74,10 +82,11 @@ class Admission:
             self._policy = self._make_policy(self._drain_rate)
         return self._policy
 
-    def check_open(self, caller: Caller, priority: Priority) -> None:
-        """The cheap stage. Raises Starting, Draining, EngineDown or Overloaded."""
+    def check_open(self, caller: Caller, priority: Priority, deadline: float | None) -> None:
+        """The cheap stage. Raises Starting, Draining, EngineDown, WouldExceed or Overloaded."""
         now = self._clock()
         self._lifecycle.check(now)
+        _require_time_left(deadline, now)
         self.policy.check_arrival(
             self._queue, tenant=caller.tenant, priority=priority, preparing=self._preparing, now=now
         )
@@ -99,6 +108,7 @@ class Admission:
             session.begin(self._engine)
             return
         generation = session.generation
+        _require_time_left(generation.deadline, now)
         prompt_tokens = len(generation.prompt_token_ids)
         kv_blocks = self.policy.kv_blocks(
             prompt_tokens=prompt_tokens,
@@ -152,6 +162,7 @@ class Admission:
         if place is None:
             return
         now = self._clock()
+        self._let_followers_go(place)
         for run in place.runs.values():
             self._estimator.released(run, now)
         self._queue.release(place.ticket)
@@ -228,6 +239,11 @@ class Admission:
                     return
                 session = ticket.item
                 place = self._places[session]
+                leader = self._leader_of(session)
+                if leader is not None:
+                    self._queue.set_aside(ticket)
+                    leader.followers.append(ticket)
+                    continue
                 if not self._engine.room_for(place.requests):
                     return
                 self._start(session, place)
@@ -243,6 +259,8 @@ class Admission:
         now = self._clock()
         self._reporter.prompt_started(session)
         generation = session.generation
+        if self._is_staggered(session):
+            place.leader = self._staggering.began(generation.prompt_token_ids, self._namespace(session))
         for output in session.unfinished_outputs():
             place.runs[output.index] = self._estimator.started(
                 output,
@@ -251,8 +269,31 @@ class Admission:
                 now=now,
             )
 
+    def _is_staggered(self, session: Session) -> bool:
+        capabilities = self._engine.capabilities
+        is_cached = capabilities.prefix_caching and not session.generation.bypass_cache
+        return is_cached and not capabilities.shares_prefill
+
+    def _leader_of(self, session: Session) -> Leader[Ticket[Session]] | None:
+        if not self._is_staggered(session):
+            return None
+        return self._staggering.leader_of(session.generation.prompt_token_ids, self._namespace(session))
+
+    def _namespace(self, session: Session) -> str:
+        if not self._engine.capabilities.has_cache_salt:
+            return ""
+        return cache_namespace(session.caller.tenant, session.generation.cache_salt)
+
+    def _let_followers_go(self, place: _Place) -> None:
+        leader, place.leader = place.leader, None
+        if leader is not None:
+            self._queue.bring_back(self._staggering.ended(leader))
+
     def _first_token(self, session: Session, output: SessionOutput) -> None:
         place = self._places.get(session)
+        if place is not None and place.leader is not None:
+            self._let_followers_go(place)
+            self._pump()
         run = place.runs.get(output.index) if place is not None else None
         if run is not None:
             self._estimator.first_token(run, self._clock())
@@ -271,3 +312,10 @@ class Admission:
                     session.end(EngineDown("the engine is down and being restarted", retry_after_s=RESTART_HINT_S))
         elif self._places:
             self._pump()
+
+
+def _require_time_left(deadline: float | None, now: float) -> None:
+    """Raise WouldExceed for a request that comes too late to be of use to anybody."""
+    if deadline is not None and deadline - now < _LEAST_TIME_S:
+        left_ms = max(0.0, deadline - now) * 1000
+        raise WouldExceed(f"the deadline is in {left_ms:.0f} ms, too soon for a first token")
