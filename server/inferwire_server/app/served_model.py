@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from inferwire_server.domain.engine import Engine
 from inferwire_server.domain.model import ModelFacts
+from inferwire_server.models.memory import available_memory, kv_block_bytes, memory_need, require_fit
 from inferwire_server.models.repository import ModelRepository
 from inferwire_server.models.version import EngineIdentity, ModelVersion
 from inferwire_server.settings import Settings, SettingsError
@@ -110,8 +111,15 @@ def _openvino(settings: Settings) -> ServedModel:
         tokenizer=tokenizer,
         encoder=_encoder(stored.chat_template, tokenizer),
         engine=OpenVinoEngine(options),
-        verify=stored.verify,
+        verify=lambda: _verify_fitting(stored, settings.profile, options.kv_blocks, options.kv_gib),
     )
+
+
+def _verify_fitting(stored: ModelVersion, profile: str, kv_blocks: int | None, kv_gib: int) -> None:
+    """Refuse what does not fit into memory before anything is loaded, then prove the files."""
+    blocks = kv_blocks or (kv_gib << 30) // kv_block_bytes(stored.manifest, profile)
+    require_fit(stored.manifest, memory_need(stored.manifest, profile=profile, kv_blocks=blocks), available_memory())
+    stored.verify()
 
 
 def _encoder(chat_template: str | None, tokenizer: Tokenizer) -> PromptEncoder:

@@ -80,7 +80,7 @@ def models(context: click.Context, models_dir: Path | None) -> None:
             f"{size:,.0f} MB",
             manifest.format.value,
             manifest.licence,
-            manifest.source,
+            str(manifest.source),
         )
     Console().print(table)
 
