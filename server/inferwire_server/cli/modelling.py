@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from inferwire_server.models.errors import ModelError
 from inferwire_server.models.progress import Progress as PullProgress
@@ -71,7 +71,7 @@ def models(context: click.Context, models_dir: Path | None) -> None:
     if not versions:
         click.echo("No models yet. Get one:  inferwire pull smollm2-135m-instruct", err=True)
         return
-    table = Table("model", "size", "format", "licence", "source")
+    table = Table(Column("model", no_wrap=True), "size", "format", "licence", "source")
     for version in versions:
         manifest = version.manifest
         size = sum(file.size for file in manifest.files) / 1e6
