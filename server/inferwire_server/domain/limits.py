@@ -21,6 +21,11 @@ class Limits:
     stop_string_length: int = 256
     stop_token_ids: int = 64
     json_schema_bytes: int = 64 * 1024
+    json_schema_depth: int = 64
+    """Levels of objects and lists."""
+    json_schema_properties: int = 256
+    json_schema_count: int = 1000
+    """Of lengths, of items, and of members of an enum or a choice."""
     regex_bytes: int = 8 * 1024
     ebnf_bytes: int = 64 * 1024
     choices: int = 256

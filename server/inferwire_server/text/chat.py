@@ -67,7 +67,8 @@ class ChatTemplate:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`roles` are those that the model publishes: most templates would copy any other text in their place into
-        the prompt, control tokens too. `special_tokens` are those that the template names, as in `{"bos_token": "<s>"}`.
+        the prompt, control tokens too. `special_tokens` are those that the template names, as in
+        `{"bos_token": "<s>"}`.
 
         Raises ValueError, saying what is wrong, when the template cannot be used.
         """
