@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 
@@ -17,6 +18,8 @@ def standin() -> Iterator[None]:
     try:
         yield
     finally:
+        if "tensorrt_llm" in sys.modules:
+            importlib.import_module("tensorrt_llm.llmapi.llm").forget_exit_hooks()
         sys.path.remove(str(STANDIN))
         for name in [name for name in sys.modules if name.partition(".")[0] == "tensorrt_llm"]:
             del sys.modules[name]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import ClassVar
 
 import pytest
@@ -11,6 +10,7 @@ from inferwire_server.engines.tensorrt_llm.engine import TensorRTEngine
 from inferwire_server.engines.tensorrt_llm.options import Options
 
 from tests.engines.engine_contract import EngineContract
+from tests.engines.tensorrt_llm.running_engine import Exits
 from tests.engines.tensorrt_llm.toy_checkpoint import toy_checkpoint
 
 pytestmark = pytest.mark.usefixtures("standin")
@@ -29,7 +29,7 @@ class _OnTheStandIn(EngineContract):
 
     @classmethod
     async def make_engine(cls) -> Engine:
-        return TensorRTEngine(toy_checkpoint(), cls.options, exit_process=os._exit)
+        return TensorRTEngine(toy_checkpoint(), cls.options, exit_process=Exits())
 
 
 class _WithTheTorchSampler(_OnTheStandIn):

@@ -216,7 +216,7 @@ class TensorRTEngine:
             installation,
             self._arguments,
             deliver=self._post,
-            on_fatal=self._watchdog.declare_dead,
+            on_fatal=self._on_fatal,
             clock=self._clock,
         )
         if options.statistics:
@@ -313,6 +313,11 @@ class TensorRTEngine:
             unanswered=runner.unanswered if runner else 0,
             unanswered_since=runner.unanswered_since if runner else None,
         )
+
+    def _on_fatal(self, reason: str) -> None:
+        """On the engine's loop. While it is being unloaded, its refusals are no death."""
+        if not self._is_closing:
+            self._watchdog.declare_dead(reason)
 
     def _post_death(self, reason: str) -> None:
         if self._serving is not None:

@@ -42,7 +42,7 @@ def require_compilable(grammar: Grammar) -> None:
         return
     try:
         problem = LLMatcher.validate_grammar(_compiled(grammar))
-    except ValueError as error:
+    except Exception as error:  # noqa: BLE001 - JSON, the EBNF reader and the compiler each raise their own kind
         problem = str(error)
     if problem:
         raise InvalidRequest(f"structured_output.{grammar.kind.value}", "cannot be compiled")

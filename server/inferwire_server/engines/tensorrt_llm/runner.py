@@ -70,7 +70,7 @@ class Runner:
 
     def begin(self, stream: RunningStream) -> None:
         """Give a request to the engine; never raises."""
-        if stream.is_cancelled:
+        if stream.is_cancelled or stream.is_ended:
             self._send(stream, None)
             self._send(stream, Cancelled())
             return

@@ -177,6 +177,11 @@ def _shut_down_everything(kind: type[BaseException], error: BaseException, trace
     sys.__excepthook__(kind, error, trace)
 
 
+def forget_exit_hooks() -> None:
+    """For a process that goes on after its engines hung: their hooks would hang its own end."""
+    atexit.unregister(_at_exit)
+
+
 def _at_exit(reference: weakref.ref[LLM]) -> None:
     llm = reference()
     if llm is not None:
