@@ -69,28 +69,25 @@ def displaced(
     chosen: list[Ticket[T]] = []
     for each in below:
         spare = each.waiting - guaranteed - sum(ticket.priority is each.priority for ticket in already)
-        needed -= _take(resource, needed, _holders(resource, each, already), 0.0, spare, chosen)
+        needed -= _take(resource, needed, each, 0.0, spare, already, chosen)
     fair = (resource.of_waiting(newcomer) + adding) * newcomer.token_price
-    needed -= _take(resource, needed, _holders(resource, own_class, already), fair, own_class.waiting, chosen)
+    needed -= _take(resource, needed, own_class, fair, own_class.waiting, already, chosen)
     return chosen if needed <= 0 else None
 
 
-def _holders(resource: Resource, each: PriorityClass[T], already: frozenset[Ticket[T]]) -> list[_Holder[T]]:
-    holders = []
-    for flow in each.flows:
-        tickets = [ticket for ticket in reversed(flow.offered.values()) if ticket not in already]
-        if len(tickets) > 1:
-            taken = sum(resource.of_ticket(ticket) for ticket in already if ticket.flow is flow)
-            held = (resource.of_waiting(flow) - taken) * flow.token_price
-            holders.append(_Holder(held, iter(tickets), len(tickets), flow.token_price))
-    heapq.heapify(holders)
-    return holders
-
-
 def _take(
-    resource: Resource, needed: int, holders: list[_Holder[T]], fair: float, spare: int, chosen: list[Ticket[T]]
+    resource: Resource,
+    needed: int,
+    each: PriorityClass[T],
+    fair: float,
+    spare: int,
+    already: frozenset[Ticket[T]],
+    chosen: list[Ticket[T]],
 ) -> int:
-    """Move tickets into `chosen` while somebody holds more than `fair`; returns how much they free."""
+    """Move up to `spare` tickets into `chosen` while a tenant holds more than `fair`; returns how much they free."""
+    if needed <= 0 or spare <= 0:
+        return 0
+    holders = _holders(resource, each, fair, already)
     freed = 0
     while freed < needed and spare > 0 and holders and holders[0].held > fair:
         holder = holders[0]
@@ -105,3 +102,20 @@ def _take(
         else:
             heapq.heappop(holders)
     return freed
+
+
+def _holders(
+    resource: Resource, each: PriorityClass[T], fair: float, already: frozenset[Ticket[T]]
+) -> list[_Holder[T]]:
+    """A heap of the tenants that hold more than `fair` and have more than one ticket to offer."""
+    holders = []
+    for flow in each.flows:
+        if resource.of_waiting(flow) * flow.token_price <= fair:
+            continue
+        tickets = [ticket for ticket in reversed(flow.offered.values()) if ticket not in already]
+        if len(tickets) > 1:
+            taken = sum(resource.of_ticket(ticket) for ticket in already if ticket.flow is flow)
+            held = (resource.of_waiting(flow) - taken) * flow.token_price
+            holders.append(_Holder(held, iter(tickets), len(tickets), flow.token_price))
+    heapq.heapify(holders)
+    return holders

@@ -2,12 +2,12 @@
 
 Rules, in this order:
 
-1. A class that has waited too long goes first: when its longest waiting ticket is older than `ageing_s`, its next
-   ticket overtakes the classes above, but at most one start in `AGED_TURN` is such an overtaking. So the next ticket of
-   a waiting class is started within `ageing_s` plus the time of `2 * AGED_TURN` starts, and the classes above keep at
-   least 1 - 1 / AGED_TURN of the starts.
-2. Otherwise interactive before standard before batch. Batch never takes the last slot of an engine with several: it
-   stays free for the classes above, whose requests then need not wait for the end of a long batch output.
+1. A class of which nothing was started for `ageing_s`, although something waited all that time, goes before the
+   classes above, once. So no class stands still: its next ticket takes the second slot that is released after
+   `ageing_s`, at the latest. The classes above lose one start in that time, however much waits below.
+2. Otherwise interactive before standard before batch. Batch leaves the last slot of an engine with several free for the
+   classes above, whose requests then need not wait for the end of a batch output; by rule 1 it may take that slot only
+   when it has no other.
 3. Inside a class the order is that of `priority_class`.
 
 The ticket whose turn it is waits for enough free slots; none overtakes it. Time comes in as an argument (seconds of any
@@ -27,9 +27,6 @@ from inferwire_server.scheduling.ticket import TenantFlow, Ticket, TicketState
 
 T = TypeVar("T")
 
-AGED_TURN = 4
-"""At most one start in this many lets a lower class overtake a waiting higher one."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantView:
@@ -45,16 +42,23 @@ class FairQueue(Generic[T]):
     """Waiting and running tickets of one engine."""
 
     def __init__(
-        self, *, weights: Mapping[str, float] | None = None, ageing_s: float = 5.0, burst_tokens: int = 8192
+        self,
+        *,
+        weights: Mapping[str, float] | None = None,
+        ageing_s: float = 5.0,
+        burst_tokens: int = 8192,
+        reserved_slots: int = 1,
     ) -> None:
-        """`weights` by tenant, 1 where absent; twice the weight is twice the tokens."""
+        """`weights` by tenant, 1 where absent; twice the weight is twice the tokens.
+
+        `reserved_slots` are kept free of batch, all but one of the engine's at most.
+        """
         self._ageing_s = ageing_s
+        self._reserved_slots = reserved_slots
         self._classes = {priority: PriorityClass[T](priority, weights or {}, burst_tokens) for priority in Priority}
         self._by_rank = [self._classes[priority] for priority in sorted(Priority)]
-        self._batch = self._classes[Priority.BATCH]
         self._sequence = 0
-        self._starts_since_aged = AGED_TURN
-        self._last_aged: PriorityClass[T] | None = None
+        self._now = 0.0
         self._mean_output_tokens = 0.0
 
     @property
@@ -91,6 +95,7 @@ class FairQueue(Generic[T]):
         kv_blocks: int = 0,
     ) -> Ticket[T]:
         """Put a request at the end of its tenant's line in its class."""
+        self._now = now
         each = self._classes[priority]
         ticket = Ticket(
             item=item,
@@ -108,20 +113,15 @@ class FairQueue(Generic[T]):
 
     def head(self, now: float, free_slots: int, total_slots: int) -> Ticket[T] | None:
         """The ticket to start now, left in place; None when there is none or it must wait for slots."""
+        self._now = now
         if free_slots < 1:
             return None
-        due = self._due(now, total_slots)
-        ticket = due.first() if due is not None else self._first_by_rank(total_slots)
+        ticket = self._overdue(now, free_slots, total_slots) or self._first_by_rank(free_slots, total_slots)
         return ticket if ticket is not None and ticket.slots <= free_slots else None
 
     def pop(self, ticket: Ticket[T]) -> None:
-        """The engine has taken it: charge its prompt to its tenant."""
-        each = self._of_waiting(ticket)
-        if any(above.oldest() is not None for above in self._above(each)):
-            self._starts_since_aged = 0
-            self._last_aged = each
-        self._starts_since_aged += 1
-        each.start(ticket)
+        """The engine has taken it, at the time last given to `head` or `push`: charge its prompt to its tenant."""
+        self._of_waiting(ticket).start(ticket, self._now)
 
     def remove(self, ticket: Ticket[T]) -> None:
         """It was cancelled, refused or expired before the engine took it."""
@@ -216,31 +216,26 @@ class FairQueue(Generic[T]):
                     )
         return list(views.values())
 
-    def _due(self, now: float, total_slots: int) -> PriorityClass[T] | None:
-        """The class whose ticket overtakes the classes above because it has waited too long."""
-        if self._starts_since_aged < AGED_TURN:
-            return None
-        due = [each for each in self._by_rank[1:] if self._is_overdue(each, now) and self._may_start(each, total_slots)]
-        if len(due) > 1 and due[0] is self._last_aged:
-            return due[1]
-        return due[0] if due else None
+    def _overdue(self, now: float, free_slots: int, total_slots: int) -> Ticket[T] | None:
+        """What overtakes the classes above because nothing of its class was started for too long."""
+        for each in self._by_rank[1:]:
+            standing_since = each.standing_since()
+            if standing_since is not None and now - standing_since >= self._ageing_s:
+                ticket = each.first()
+                if ticket is not None and (each.running == 0 or self._leaves_reserve(ticket, free_slots, total_slots)):
+                    return ticket
+        return None
 
-    def _is_overdue(self, each: PriorityClass[T], now: float) -> bool:
-        oldest = each.oldest()
-        return oldest is not None and now - oldest.enqueued_at >= self._ageing_s
-
-    def _may_start(self, each: PriorityClass[T], total_slots: int) -> bool:
-        if each is not self._batch or each.running == 0:
-            return True
-        first = each.first()
-        return first is not None and each.running_slots + first.slots <= total_slots - min(1, total_slots - 1)
-
-    def _first_by_rank(self, total_slots: int) -> Ticket[T] | None:
+    def _first_by_rank(self, free_slots: int, total_slots: int) -> Ticket[T] | None:
         for each in self._by_rank:
             ticket = each.first()
             if ticket is not None:
-                return ticket if self._may_start(each, total_slots) else None
+                return ticket if self._leaves_reserve(ticket, free_slots, total_slots) else None
         return None
+
+    def _leaves_reserve(self, ticket: Ticket[T], free_slots: int, total_slots: int) -> bool:
+        reserved = min(self._reserved_slots, total_slots - 1)
+        return ticket.priority is not Priority.BATCH or ticket.slots + reserved <= free_slots
 
     def _above(self, each: PriorityClass[T]) -> list[PriorityClass[T]]:
         return self._by_rank[: self._by_rank.index(each)]

@@ -4,14 +4,16 @@ A virtual token counter for each tenant (Sheng et al., "Fairness in Serving Larg
 tenant with the smallest counter goes next; a started prompt and every output token raise its counter by 1 / weight.
 Prompt and output tokens cost the same: callers see and pay both.
 
-A tenant that comes back from idleness is lifted to the smallest counter among those waiting, less `burst_tokens`. With 0,
-as in the paper, idleness earns nothing, and the second request of a small burst already waits for its turn; with some,
-a tenant below its share is served at once, and may be ahead of the others by so many tokens, times its weight, at most.
+A tenant that comes back from idleness is lifted to the smallest counter among those waiting, less `burst_tokens`. With
+0, as in the paper, idleness earns nothing, and the second request of a small burst already waits for its turn; with
+some, a tenant below its share is served at once, and gets ahead of the others by so many tokens, times its weight, at
+most.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -63,11 +65,11 @@ class PriorityClass(Generic[T]):
         self._offered: OrderedDict[int, Ticket[T]] = OrderedDict()
         self._virtual_time = 0.0
         self._starts = 0
+        self._last_start_at = -math.inf
         self.waiting = 0
         self.waiting_prompt_tokens = 0
         self.waiting_kv_blocks = 0
         self.running = 0
-        self.running_slots = 0
         self.running_kv_blocks = 0
 
     def flow(self, tenant: str) -> TenantFlow[T]:
@@ -113,9 +115,10 @@ class PriorityClass(Generic[T]):
         ticket.state = TicketState.GONE
         self._retire_if_idle(ticket.flow)
 
-    def start(self, ticket: Ticket[T]) -> None:
+    def start(self, ticket: Ticket[T], now: float) -> None:
         """Move a waiting ticket to running and charge its prompt."""
         flow = ticket.flow
+        self._last_start_at = now
         self._virtual_time = max(self._virtual_time, flow.served)
         self._uncount_waiting(ticket)
         ticket.state = TicketState.RUNNING
@@ -124,7 +127,6 @@ class PriorityClass(Generic[T]):
         self._starts += 1
         flow.running += 1
         self.running += 1
-        self.running_slots += ticket.slots
         self.running_kv_blocks += ticket.kv_blocks
         self._forget_overtaken()
 
@@ -133,7 +135,6 @@ class PriorityClass(Generic[T]):
         ticket.state = TicketState.GONE
         ticket.flow.running -= 1
         self.running -= 1
-        self.running_slots -= ticket.slots
         self.running_kv_blocks -= ticket.kv_blocks
         self._retire_if_idle(ticket.flow)
 
@@ -149,9 +150,10 @@ class PriorityClass(Generic[T]):
         top = self._top()
         return None if top is None else next(iter(top.flow.offered.values()))
 
-    def oldest(self) -> Ticket[T] | None:
-        """The ticket that has waited longest, whoever's turn it is."""
-        return next(iter(self._offered.values()), None)
+    def standing_since(self) -> float | None:
+        """Since when something has waited and nothing was started; None when nothing waits."""
+        oldest = next(iter(self._offered.values()), None)
+        return None if oldest is None else max(oldest.enqueued_at, self._last_start_at)
 
     def ahead(self, flow: TenantFlow[T], before: Ticket[T] | None, mean_output_tokens: float) -> Ahead:
         """What this class is expected to start before a ticket (or a newcomer) of a tenant. O(tenants waiting).
@@ -159,22 +161,22 @@ class PriorityClass(Generic[T]):
         A fluid estimate: every other tenant is served until its counter reaches the one that this tenant will have.
         """
         if before is None:
-            mine = Ahead(flow.waiting, flow.waiting_prompt_tokens)
+            requests, tokens = flow.waiting, flow.waiting_prompt_tokens
         else:
             earlier = [ticket for ticket in flow.offered.values() if ticket.sequence < before.sequence]
-            mine = Ahead(len(earlier), sum(ticket.prompt_tokens for ticket in earlier))
+            requests, tokens = len(earlier), sum(ticket.prompt_tokens for ticket in earlier)
         served = flow.served if flow.offered else max(flow.served, self._floor())
-        reached = served + (mine.prompt_tokens + mine.requests * mean_output_tokens) * flow.token_price
-        total = mine
+        reached = served + (tokens + requests * mean_output_tokens) * flow.token_price
         for rank in self._current.values():
             other = rank.flow
             if other is flow or not other.offered or other.served > reached:
                 continue
             mean_prompt_tokens = other.waiting_prompt_tokens / other.waiting
             cost = max(1.0, mean_prompt_tokens + mean_output_tokens) * other.token_price
-            requests = min(other.waiting, 1 + int((reached - other.served) / cost))
-            total += Ahead(requests, int(requests * mean_prompt_tokens))
-        return total
+            overtaking = min(other.waiting, 1 + int((reached - other.served) / cost))
+            requests += overtaking
+            tokens += int(overtaking * mean_prompt_tokens)
+        return Ahead(requests, tokens)
 
     def _activate(self, flow: TenantFlow[T]) -> None:
         if not flow.offered:
