@@ -83,7 +83,10 @@ class Metrics:
         self._output_tokens = counter("inferwire_output_tokens", "Output tokens the engine produced.")
         self._cached_tokens = counter("inferwire_cached_tokens", "Prompt tokens taken from the prefix cache.")
         self._outcomes = Counter(
-            "inferwire_generations", "Generations by how they ended.", ("model", "outcome"), registry=self.registry
+            "inferwire_generations",
+            "Requests for a generation by how they ended, refused ones included.",
+            ("model", "outcome"),
+            registry=self.registry,
         )
         self._model = model
         self._bound_outcomes: dict[str, Counter] = {}
@@ -154,6 +157,9 @@ class Metrics:
         if reason:
             self._refusals.labels(reason).inc()
 
+    def refused(self, caller: Caller, error: ServiceError) -> None:
+        self._count_outcome(error)
+
     def started(self, generation: Generation, caller: Caller, queue_time_s: float) -> None:
         self._queue.observe(queue_time_s)
         self._prompt_tokens.inc(len(generation.prompt_token_ids))
@@ -179,6 +185,9 @@ class Metrics:
             self._decode.observe(decode_s)
         if isinstance(outcome, Completed) and outcome.usage.cached_tokens:
             self._cached_tokens.inc(outcome.usage.cached_tokens)
+        self._count_outcome(outcome)
+
+    def _count_outcome(self, outcome: Completed | ServiceError) -> None:
         name = outcome_name(outcome)
         child = self._bound_outcomes.get(name)
         if child is None:

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 from inferwire.v1 import generation_pb2, inference_pb2, inference_pb2_grpc
 
-from inferwire_server.domain.generation import Event, Progress
+from inferwire_server.domain.generation import Event
 from inferwire_server.rpc import translate
 from inferwire_server.rpc.call import Call, current_call
 from inferwire_server.rpc.server_info import ServerInfo
@@ -105,11 +105,12 @@ async def deliver(
                 async with asyncio.timeout(progress_interval_s):
                     await reading.wait()
             except TimeoutError:
-                progress: Progress = reading.progress()
-                await send(progress)
+                await send(reading.progress())
+                reading.sent()
                 continue
         for event in reading.take():
             await send(event)
+            reading.sent()
 
 
 def _note(call: Call, reading: Reading) -> None:

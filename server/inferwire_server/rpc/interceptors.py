@@ -12,16 +12,18 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from inferwire_server.domain.caller import Caller
-from inferwire_server.domain.errors import CancelledByCaller, Expired, InvalidRequest, ServiceError
+from inferwire_server.domain.errors import InvalidRequest, ServiceError
 from inferwire_server.observability.faults import record_fault
 from inferwire_server.rpc.call import CURRENT, Call, Metadata
 from inferwire_server.rpc.status import wire_status
+from inferwire_server.scheduling.departure import departure
 
 Context = grpc.aio.ServicerContext[Any, Any]
 _access = structlog.get_logger("inferwire.access")
 
-ATTEMPT_KEY = "x-inferwire-attempt"
 TRACE_KEY = "traceparent"
+_STATUS_SENDING_S = 1.0
+"""A status waits behind messages that the caller has not read."""
 
 
 class CallObserver(Protocol):
@@ -87,8 +89,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             except ServiceError as error:
                 await self._fail(call, context, error)
             except asyncio.CancelledError:
-                self._report(call, _cancellation(call))
+                self._report(call, _departure(call))
                 raise
+            except grpc.aio.InternalError:
+                # A write failed: the connection is gone, or gRPC refused the size and has told the caller.
+                self._report(call, _departure(call))
+                raise asyncio.CancelledError from None
             except grpc.aio.AbortError:
                 self._report(call, None, code=_abort_code(context))
                 raise
@@ -102,7 +108,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     async def _fail(self, call: Call, context: Context, error: ServiceError) -> NoReturn:
         self._report(call, error)
         status = wire_status(error)
-        await context.abort(status.code, status.message, status.trailers)
+        try:
+            async with asyncio.timeout(_STATUS_SENDING_S):
+                await context.abort(status.code, status.message, status.trailers)
+        except (TimeoutError, grpc.aio.InternalError):
+            # The caller reads nothing or is gone. gRPC keeps the status for it; nothing of ours needs to wait.
+            raise asyncio.CancelledError from None
         raise error
 
     def _report(self, call: Call, error: ServiceError | None, code: str = "OK") -> None:
@@ -148,10 +159,8 @@ def _parse(parse: Any, encoded: bytes) -> Any:
         raise InvalidRequest("request", "not a valid message of this method's request type") from None
 
 
-def _cancellation(call: Call) -> ServiceError:
-    if call.deadline is not None and time.monotonic() >= call.deadline - 0.005:
-        return Expired("the deadline passed")
-    return CancelledByCaller("the caller went away")
+def _departure(call: Call) -> ServiceError:
+    return departure(now=time.monotonic(), arrived_at=call.arrived_at, deadline=call.deadline)
 
 
 def _abort_code(context: Context) -> str:

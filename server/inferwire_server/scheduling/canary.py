@@ -17,6 +17,7 @@ from inferwire_server.domain.engine import (
 )
 from inferwire_server.domain.errors import EngineDown, ServiceError
 from inferwire_server.domain.generation import Sampling
+from inferwire_server.observability.faults import record_fault
 from inferwire_server.scheduling.lifecycle import Lifecycle
 
 CACHE_NAMESPACE = "canary"
@@ -95,6 +96,8 @@ class Canary:
         except ServiceError:
             if not is_progressing:
                 self._lifecycle.fault("the engine is full and makes no progress")
+        except Exception as fault:  # noqa: BLE001 the next probe must come all the same
+            self._lifecycle.fault(f"the engine refused a one-token generation: {record_fault(fault).message}")
         else:
             self._lifecycle.fault("")
 

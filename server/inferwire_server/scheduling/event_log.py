@@ -1,13 +1,13 @@
 """The event log of one generation: one writer, many readers, each with a cursor of its own.
 
-The log keeps each output once, as token ids and pieces of text. A reader that falls behind is given everything
-since its cursor as one Delta for each output, so a slow reader costs fewer and larger messages, never more memory.
+The log keeps each output once, as token ids and pieces of text. A reader that falls behind is given what came since
+its cursor as one Delta for each output, so a slow reader costs fewer and larger messages, never more memory.
 """
 
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from inferwire_server.domain.errors import ResumeLost, ServiceError
@@ -20,6 +20,9 @@ from inferwire_server.domain.generation import (
     Started,
     TokenLogprobs,
 )
+
+MAX_DELTA_TOKENS = 1024
+"""A Delta gets no more pieces from here on, which bounds what is on its way to one reader."""
 
 
 class _OutputLog:
@@ -175,7 +178,7 @@ class LogReader:
         return False
 
     def take(self) -> list[Event]:
-        """Everything since the last call, at most one Delta for each output.
+        """What came since the last call, at most one Delta of about MAX_DELTA_TOKENS for each output.
 
         Raises the error that ended the generation once everything before it has been taken.
         """
@@ -187,16 +190,19 @@ class LogReader:
         if not self._prompt_seen and log._prompt_logprobs is not None:
             self._prompt_seen = True
             events.append(log._prompt_logprobs)
+        has_all = True
         for index, output in enumerate(log._outputs):
             piece = self._pieces[index]
             if len(output.ends) > piece:
-                events.append(_delta(index, output, piece))
-                self._pieces[index] = len(output.ends)
-            if output.finished is not None and not self._finished[index]:
+                delta, self._pieces[index] = _delta(index, output, piece)
+                events.append(delta)
+            if self._pieces[index] < len(output.ends):
+                has_all = False
+            elif output.finished is not None and not self._finished[index]:
                 self._finished[index] = True
                 events.append(output.finished)
         outcome = log._outcome
-        if outcome is not None and not self._outcome_seen:
+        if outcome is not None and has_all and not self._outcome_seen:
             if isinstance(outcome, Completed):
                 self._outcome_seen = True
                 events.append(outcome)
@@ -219,13 +225,19 @@ class LogReader:
             raise
 
 
-def _delta(index: int, output: _OutputLog, piece: int) -> Delta:
-    begin = output.ends[piece - 1] if piece else 0
-    texts = output.texts
-    return Delta(
+def _delta(index: int, output: _OutputLog, piece: int) -> tuple[Delta, int]:
+    """The pieces from `piece` on as one Delta, and the first piece that did not fit."""
+    texts, ends = output.texts, output.ends
+    begin = ends[piece - 1] if piece else 0
+    stop = len(ends)
+    if ends[-1] - begin > MAX_DELTA_TOKENS:
+        stop = max(piece + 1, bisect_right(ends, begin + MAX_DELTA_TOKENS, piece))
+    end = ends[stop - 1]
+    delta = Delta(
         output_index=index,
         token_offset=output.first_token + begin,
-        token_ids=output.token_ids[begin:],
-        text=texts[piece] if len(texts) == piece + 1 else "".join(texts[piece:]),
-        logprobs=output.logprobs[begin:] if output.logprobs else (),
+        token_ids=output.token_ids[begin:end],
+        text=texts[piece] if stop == piece + 1 else "".join(texts[piece:stop]),
+        logprobs=output.logprobs[begin:end] if output.logprobs else (),
     )
+    return delta, stop

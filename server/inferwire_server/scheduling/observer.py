@@ -12,6 +12,9 @@ from inferwire_server.domain.generation import Completed, Generation
 class GenerationObserver(Protocol):
     """Called on the serving loop; must be cheap and must not raise. Times are seconds."""
 
+    def refused(self, caller: Caller, error: ServiceError) -> None:
+        """A request ended before it became a generation."""
+
     def started(self, generation: Generation, caller: Caller, queue_time_s: float) -> None:
         """The engine has taken the generation."""
 
@@ -34,6 +37,8 @@ class GenerationObserver(Protocol):
 
 class Unobserved:
     """An observer that does nothing."""
+
+    def refused(self, caller: Caller, error: ServiceError) -> None: ...
 
     def started(self, generation: Generation, caller: Caller, queue_time_s: float) -> None: ...
 

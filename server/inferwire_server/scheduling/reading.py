@@ -17,7 +17,8 @@ from inferwire_server.scheduling.session import Session
 class Reading:
     """`async with` it in the task that delivers; leaving it tells the session that this reader is gone.
 
-    `interrupt` ends it from outside even while the task is blocked in a write that nobody reads.
+    The task calls `wait`, `take` and, after each message it has sent, `sent`. `interrupt` ends the reading from
+    outside, even while the task is blocked in sending what nobody reads.
     """
 
     def __init__(
@@ -30,16 +31,20 @@ class Reading:
         progress: Callable[[Session], Progress],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`left` is called once, when the reader is gone."""
         self.session = session
-        self.taken_at = clock()
-        """When something was last taken, monotonic seconds."""
+        self.interruption: ServiceError | None = None
+        """What ended it from outside."""
         self._reader = reader
         self._continuation = continuation
         self._left = left
         self._progress = progress
         self._clock = clock
         self._task: asyncio.Task[object] | None = None
-        self._interruption: ServiceError | None = None
+        self._sending_since: float | None = None
+        self._has_sent = False
+        self._has_cancelled_task = False
+        self._is_gone = False
 
     def __repr__(self) -> str:
         return f"<Reading of {self.session!r}>"
@@ -49,47 +54,65 @@ class Reading:
         """Whether the last event has been taken."""
         return self._reader.is_exhausted
 
-    def has_news(self) -> bool:
-        """Whether something waits to be taken."""
-        return self._reader.has_news()
+    def is_stalled(self, now: float, stall_time_s: float) -> bool:
+        """Whether one message has been on its way for that long."""
+        return self._sending_since is not None and now - self._sending_since >= stall_time_s
 
     async def wait(self) -> None:
         """Return when there is news."""
-        await self._reader.wait()
+        self._sending_since = None
+        try:
+            await self._reader.wait()
+        finally:
+            self._sending_since = self._clock()
 
     def take(self) -> list[Event]:
-        """Everything since the last call. Raises the error that ended the generation."""
-        self.taken_at = self._clock()
+        """The next events. Raises the error that ended the generation."""
         events = self._reader.take()
         if self._continuation and events and isinstance(events[0], Started):
             events[0] = events[0].continued(self._continuation)
         return events
+
+    def sent(self) -> None:
+        """A message is gone. Raises what has ended the reading meanwhile."""
+        self._sending_since = self._clock()
+        self._has_sent = True
+        if self.interruption is not None:
+            raise self.interruption
 
     def progress(self) -> Progress:
         """A sign of life."""
         return self._progress(self.session)
 
     def interrupt(self, error: ServiceError) -> None:
-        """Make the delivering task leave with `error`."""
-        if self._interruption is None:
+        """The reader counts as gone from now on; the delivering task leaves with `error` as soon as it can."""
+        if self.interruption is None and not self._is_gone:
             error.started = self.session.log.started is not None
-            self._interruption = error
-            if self._task is not None:
+            self.interruption = error
+            self._go()
+            # gRPC cannot send a status after a first message that was given up: then the task leaves by `sent`.
+            is_first_message_under_way = self._sending_since is not None and not self._has_sent
+            if self._task is not None and not is_first_message_under_way:
+                self._has_cancelled_task = True
                 self._task.cancel()
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.current_task()
-        if self._interruption is not None:
-            self._left(self)
-            raise self._interruption
+        if self.interruption is not None:
+            raise self.interruption
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         task, self._task = self._task, None
-        self._left(self)
-        if self._interruption is not None and isinstance(error, asyncio.CancelledError):
-            if task is not None:
-                task.uncancel()
-            raise self._interruption from None
+        self._go()
+        if self._has_cancelled_task and task is not None:
+            is_ours_alone = task.uncancel() == 0
+            if is_ours_alone and isinstance(error, asyncio.CancelledError) and self.interruption is not None:
+                raise self.interruption from None
+
+    def _go(self) -> None:
+        if not self._is_gone:
+            self._is_gone = True
+            self._left(self)

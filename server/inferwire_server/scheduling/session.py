@@ -101,6 +101,8 @@ class Session:
         self.caller = caller
         self.phase = Phase.WAITING
         self.arrived_at = arrived_at
+        self.deadline = generation.deadline
+        """Of its latest reader, monotonic seconds; None when one waits for as long as it takes."""
         self.on_first_token: Callable[[Session, SessionOutput], None] = _ignore_output
         """Called with each output when its first new token comes."""
         self.on_served: Callable[[Session, int], None] = _ignore_tokens
@@ -158,9 +160,19 @@ class Session:
         loop = asyncio.get_running_loop()
         self._timers.append(loop.call_later(max(0.0, when - self._clock()), callback))
 
-    def expire(self) -> None:
-        """The deadline has passed."""
-        self.end(Expired("the deadline passed"))
+    def extend(self, deadline: float | None) -> None:
+        """Another reader waits until that deadline."""
+        if self.deadline is not None:
+            self.deadline = None if deadline is None else max(self.deadline, deadline)
+
+    def end_at_deadline(self) -> None:
+        """End as expired once the deadline has passed."""
+        if self.deadline is None or self.phase is Phase.ENDED:
+            return
+        if self._clock() >= self.deadline:
+            self.end(Expired("the deadline passed"))
+        else:
+            self.call_at(self.deadline, self.end_at_deadline)
 
     def engine_requests(self) -> list[EngineRequest]:
         """One for each output that is not finished yet."""
@@ -192,9 +204,10 @@ class Session:
         for output, request in zip(self.unfinished_outputs(), requests, strict=True):
             try:
                 output.stream = engine.submit(request, partial(self._on_engine_event, output))
-            except ServiceError as error:
+            except Exception as fault:  # noqa: BLE001 an engine's fault is this generation's end, and nobody else's
+                error = fault if isinstance(fault, ServiceError) else record_fault(fault)
                 self.end(error)
-                raise
+                raise error from None
             self._live_streams += 1
         self.phase = Phase.RUNNING
         self._started_at = self._clock()
@@ -244,6 +257,12 @@ class Session:
         return output.text.stop is not None or len(self._prior[output.index]) >= self.generation.max_output_tokens
 
     def _on_engine_event(self, output: SessionOutput, event: EngineEvent) -> None:
+        try:
+            self._take_event(output, event)
+        except Exception as fault:  # noqa: BLE001 a sink must not raise: the engine serves others too
+            self.end(record_fault(fault))
+
+    def _take_event(self, output: SessionOutput, event: EngineEvent) -> None:
         if isinstance(event, Tokens):
             if self.phase is Phase.RUNNING and not output.is_finished:
                 self._on_tokens(output, event)

@@ -25,7 +25,9 @@ from inferwire_server.domain.errors import (
 )
 from inferwire_server.domain.generation import Completed, Continuation, Generation, Progress
 from inferwire_server.domain.request import GenerationDraft
+from inferwire_server.observability.faults import record_fault
 from inferwire_server.scheduling.admission import Admission
+from inferwire_server.scheduling.departure import departure
 from inferwire_server.scheduling.event_log import LogReader
 from inferwire_server.scheduling.intake import Intake
 from inferwire_server.scheduling.observer import GenerationObserver
@@ -39,9 +41,8 @@ Key = tuple[str, str]
 @dataclass(slots=True)
 class _Entry:
     session: Session
-    digest: bytes
-    is_named: bool
-    """Whether the caller chose the request id."""
+    is_kept: bool
+    """Whether a reader may come back for it once it is complete."""
     attempt: int
     number: int = 0
     """Order of arrival."""
@@ -122,23 +123,16 @@ class Sessions:
     async def open(self, draft: GenerationDraft, caller: Caller, *, arrived_at: float) -> Reading:
         """Start a generation, or join the one of the same request id. Raises what admission and validation raise."""
         key = (caller.tenant, draft.request_id) if draft.request_id else None
-        if key is None or not self._is_known(key):
-            self._admission.check_open(caller, draft.priority)
-        if key is not None:
-            self._opening[key] = self._opening.get(key, 0) + 1
         try:
-            with self._admission.place():
-                generation = await self._intake.resolve(draft, caller)
-        finally:
-            if key is not None:
-                self._opening[key] -= 1
-                if not self._opening[key]:
-                    del self._opening[key]
-        if key is not None:
-            joined = self._join(key, draft, generation)
-            if joined is not None:
-                return joined
-        return self._start(draft, generation, caller, arrived_at)
+            generation = await self._resolve(draft, caller, key)
+            joined = None if key is None else self._join(key, draft, generation)
+        except ServiceError as error:
+            self._observer.refused(caller, error)
+            raise
+        except asyncio.CancelledError:
+            self._observer.refused(caller, departure(now=self._clock(), arrived_at=arrived_at, deadline=draft.deadline))
+            raise
+        return joined or self._start(draft, generation, caller, arrived_at)
 
     def cancel(self, tenant: str, request_id: str, error: ServiceError) -> None:
         """End one live generation. Raises GenerationNotFound."""
@@ -156,10 +150,24 @@ class Sessions:
         """End readers that take nothing while something waits, and forget what is too old to be replayed."""
         now = self._clock() if now is None else now
         for reading in list(self._readings):
-            if reading.has_news() and now - reading.taken_at >= self._bounds.stall_time_s:
+            if reading.is_stalled(now, self._bounds.stall_time_s):
                 reading.interrupt(ReaderStalled("nothing was read for too long while output waited"))
         while self._finished and self._is_forgettable(next(iter(self._finished.values())), now):
             self._forget_oldest()
+
+    async def _resolve(self, draft: GenerationDraft, caller: Caller, key: Key | None) -> Generation:
+        if key is None or not self._is_known(key):
+            self._admission.check_open(caller, draft.priority, draft.deadline)
+        if key is not None:
+            self._opening[key] = self._opening.get(key, 0) + 1
+        try:
+            with self._admission.place():
+                return await self._intake.resolve(draft, caller)
+        finally:
+            if key is not None:
+                self._opening[key] -= 1
+                if not self._opening[key]:
+                    del self._opening[key]
 
     def _is_known(self, key: Key) -> bool:
         return key in self._live or key in self._finished or key in self._opening
@@ -168,20 +176,26 @@ class Sessions:
         entry = self._live.get(key) or self._finished.get(key)
         if entry is None:
             return None
-        seed_differs = draft.sampling.seed is not None and draft.sampling.seed != entry.session.generation.sampling.seed
-        if entry.digest != content_digest(generation) or seed_differs:
+        there = entry.session.generation
+        seed_differs = draft.sampling.seed is not None and draft.sampling.seed != there.sampling.seed
+        if seed_differs or content_digest(there) != content_digest(generation):
             raise KeyConflict("the request id is in use with other content", field="request_id")
         if draft.attempt < entry.attempt:
             raise Fenced(f"attempt {entry.attempt} of this request has taken over", field="attempt")
-        fenced = draft.attempt > entry.attempt
-        if fenced:
-            entry.attempt = draft.attempt
-            for reading in list(entry.readings):
+        older = list(entry.readings) if draft.attempt > entry.attempt else []
+        entry.attempt = draft.attempt
+        try:
+            return self._attach(key, entry, generation)
+        finally:
+            for reading in older:
                 reading.interrupt(Fenced("a later attempt of this request has taken over", field="attempt"))
+
+    def _attach(self, key: Key, entry: _Entry, generation: Generation) -> Reading | None:
         reader = _reader_for(entry.session, generation)
         if reader is None:
-            self._drop(key, entry, CancelledByCaller("a later attempt started over"))
+            self._drop(key, entry, CancelledByCaller("a later call of this request started over"))
             return None
+        entry.session.extend(generation.deadline)
         is_finished = key in self._finished
         return self._read(entry, reader, Continuation.REPLAYED if is_finished else Continuation.ATTACHED)
 
@@ -199,7 +213,8 @@ class Sessions:
             clock=self._clock,
         )
         key = (caller.tenant, generation.request_id)
-        entry = _Entry(session, content_digest(generation), bool(draft.request_id), generation.attempt)
+        is_kept = bool(draft.request_id) or generation.scheduling.detach_grace_s > 0
+        entry = _Entry(session, is_kept, generation.attempt)
         self._live[key] = entry
         self._unreleased.add(session)
         self._arrivals += 1
@@ -209,11 +224,13 @@ class Sessions:
         reading = self._read(entry, session.log.reader(), Continuation.FRESH)
         try:
             self._admission.submit(session)
-            if generation.deadline is not None and session.log.outcome is None:
-                session.call_at(generation.deadline, session.expire)
-        except ServiceError as error:
+        except Exception as fault:  # noqa: BLE001 whatever it was, nothing of the session may stay behind
+            error = fault if isinstance(fault, ServiceError) else record_fault(fault)
+            reading.interrupt(error)
             session.end(error)
-            raise
+            raise error from None
+        if not generation.scheduling.detach_grace_s:
+            session.end_at_deadline()
         return reading
 
     def _read(self, entry: _Entry, reader: LogReader, continuation: Continuation) -> Reading:
@@ -236,25 +253,18 @@ class Sessions:
         self._readings.discard(reading)
         if not self._readings:
             self._all_left.set()
-        if reading in entry.readings:
-            entry.readings.remove(reading)
+        entry.readings.remove(reading)
         session = entry.session
         if entry.readings or session.log.outcome is not None:
             return
+        reason = reading.interruption or departure(
+            now=self._clock(), arrived_at=session.arrived_at, deadline=session.deadline
+        )
         grace_s = session.generation.scheduling.detach_grace_s
         if grace_s > 0:
-            entry.detach_timer = asyncio.get_running_loop().call_later(grace_s, self._abandon, entry)
+            entry.detach_timer = asyncio.get_running_loop().call_later(grace_s, session.end, reason)
         else:
-            self._abandon(entry)
-
-    def _abandon(self, entry: _Entry) -> None:
-        entry.detach_timer = None
-        if not entry.readings:
-            deadline = entry.session.generation.deadline
-            if deadline is not None and self._clock() >= deadline - 0.005:
-                entry.session.expire()
-            else:
-                entry.session.end(CancelledByCaller("the caller went away"))
+            session.end(reason)
 
     def _progress(self, session: Session) -> Progress:
         return self._admission.progress(session)
@@ -266,7 +276,7 @@ class Sessions:
         if entry.detach_timer is not None:
             entry.detach_timer.cancel()
             entry.detach_timer = None
-        if entry.is_named and isinstance(entry.session.log.outcome, Completed) and self._bounds.replay_time_s > 0:
+        if entry.is_kept and isinstance(entry.session.log.outcome, Completed) and self._bounds.replay_time_s > 0:
             entry.finished_at = self._clock()
             entry.size_bytes = entry.session.size_bytes
             self._finished[key] = entry
