@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
+import pytest
 from google.rpc import error_details_pb2, status_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from inferwire.v1 import generation_pb2, inference_pb2_grpc, model_pb2_grpc, operations_pb2_grpc
 from inferwire_server.app.inference_server import InferenceServer
 from inferwire_server.app.served_model import ServedModel, scripted_model
@@ -29,6 +31,7 @@ class Serving:
         self.inference = inference_pb2_grpc.InferenceServiceStub(channel)
         self.models = model_pb2_grpc.ModelServiceStub(channel)
         self.operations = operations_pb2_grpc.OperationsServiceStub(channel)
+        self.health = health_pb2_grpc.HealthStub(channel)
 
     @property
     def address(self) -> str:
@@ -38,6 +41,37 @@ class Serving:
         """A metric's value; 0 when it has no sample yet."""
         value = self.server.metrics.registry.get_sample_value(name, labels or {"model": "scripted@1"})
         return 0.0 if value is None else value
+
+    def outcomes(self) -> dict[str, int]:
+        """How many requests for a generation ended how."""
+        samples = [s for family in self.server.metrics.registry.collect() for s in family.samples]
+        return {s.labels["outcome"]: int(s.value) for s in samples if s.name == "inferwire_generations_total"}
+
+    @property
+    def calls_under_way(self) -> int:
+        """Calls that have begun and not ended."""
+        samples = [s for family in self.server.metrics.registry.collect() for s in family.samples]
+        begun = sum(s.value for s in samples if s.name == "grpc_server_started_total")
+        return int(begun - sum(s.value for s in samples if s.name == "grpc_server_handled_total"))
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing waits, runs or holds anything."""
+        load = self.engine.load()
+        gauges = ("inferwire_running_generations", "inferwire_waiting_generations", "inferwire_waiting_prompt_tokens")
+        return (
+            not any(self.sample(gauge) for gauge in gauges)
+            and not load.running
+            and not load.kv_blocks_reserved
+            and not self.calls_under_way
+            and not self.server.sessions.num_live
+        )
+
+    async def is_alive(self) -> bool:
+        """Whether it still answers, and says so."""
+        answer = await self.inference.Generate(request("ping", max_output_tokens=4), timeout=20)
+        health = await self.health.Check(health_pb2.HealthCheckRequest(), timeout=20)
+        return bool(answer.outputs[0].text) and health.status == health_pb2.HealthCheckResponse.SERVING
 
 
 @asynccontextmanager
@@ -73,6 +107,17 @@ def request(prompt: str = "tell a story", **fields: Any) -> generation_pb2.Gener
 async def text_of(stream: Any) -> str:
     """The concatenated text of a stream's deltas."""
     return "".join([event.delta.text async for event in stream if event.WhichOneof("event") == "delta"])
+
+
+async def refusal(call: Awaitable[Any] | AsyncIterator[Any]) -> grpc.aio.AioRpcError:
+    """The error that ends a call, unary or streaming."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        if isinstance(call, Awaitable):
+            await call
+        else:
+            async for _ in call:
+                pass
+    return caught.value
 
 
 def error_info(error: grpc.aio.AioRpcError) -> error_details_pb2.ErrorInfo:
