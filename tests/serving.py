@@ -104,6 +104,12 @@ def request(prompt: str = "tell a story", **fields: Any) -> generation_pb2.Gener
     return generation_pb2.GenerateRequest(**values)
 
 
+async def rest_of(stream: Any) -> AsyncIterator[generation_pb2.StreamGenerateResponse]:
+    """What follows in a stream that was begun with `read`."""
+    while (event := await stream.read()) is not grpc.aio.EOF:
+        yield event
+
+
 async def text_of(stream: Any) -> str:
     """The concatenated text of a stream's deltas."""
     return "".join([event.delta.text async for event in stream if event.WhichOneof("event") == "delta"])

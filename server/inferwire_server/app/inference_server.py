@@ -10,11 +10,13 @@ from contextlib import suppress
 from importlib.metadata import version
 
 import structlog
+
 from inferwire_server.app.served_model import ServedModel
 from inferwire_server.domain.caller import Caller
 from inferwire_server.domain.errors import Draining
 from inferwire_server.domain.generation import Generation
-from inferwire_server.observability.metrics import Metrics, MetricsPage, Snapshot
+from inferwire_server.observability.metrics import Metrics, Snapshot
+from inferwire_server.observability.metrics_page import MetricsPage
 from inferwire_server.rpc.call import Metadata
 from inferwire_server.rpc.health import Health
 from inferwire_server.rpc.inference import InferenceServicer
@@ -189,7 +191,7 @@ class InferenceServer:
             )
         if settings.metrics_enabled:
             try:
-                self._metrics_page = self.metrics.serve(settings.host, settings.metrics_port)
+                self._metrics_page = MetricsPage.serve(self.metrics.registry, settings.host, settings.metrics_port)
             except OSError as error:
                 raise ServerError(
                     f"cannot serve metrics on {settings.host}:{settings.metrics_port}: {error.strerror}; "

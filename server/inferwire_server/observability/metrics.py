@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from inferwire_server.domain.caller import Caller
 from inferwire_server.domain.engine import EngineLoad
@@ -30,23 +28,6 @@ class Snapshot:
     engine: EngineLoad
     engine_restarts: int
     is_ready: bool
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsPage:
-    """The Prometheus page while it is served."""
-
-    server: WSGIServer
-    thread: threading.Thread
-
-    @property
-    def port(self) -> int:
-        return self.server.server_port
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
 
 
 class Metrics:
@@ -135,11 +116,6 @@ class Metrics:
         self._canary_seconds.observe(seconds)
         if not is_whole:
             self._canary_failures.inc()
-
-    def serve(self, host: str, port: int) -> MetricsPage:
-        """Serve the page from a thread of its own; port 0 picks a free one."""
-        server, thread = start_http_server(port, host, self.registry)
-        return MetricsPage(server, thread)
 
     def call_started(self, method: str) -> None:
         children = self._call_children.get(method)
