@@ -15,6 +15,10 @@ def test_different_parts_give_different_salts(left: str, only: str, right: str, 
     assert (cache_salt(left, only_for=only) == cache_salt(right, only_for=other)) == ((left, only) == (right, other))
 
 
+def test_the_border_between_parts_counts() -> None:
+    assert cache_salt("ab", only_for="c") != cache_salt("a", only_for="bc")
+
+
 @pytest.mark.parametrize("namespace", ["", "3:acm:e", "\ud800", "x" * 10_000])
 def test_every_namespace_has_a_salt_of_one_form(namespace: str) -> None:
     assert len(cache_salt(namespace)) == 64

@@ -32,20 +32,18 @@ class _OnTheStandIn(EngineContract):
         return TensorRTEngine(toy_checkpoint(), cls.options, exit_process=Exits())
 
 
-class _WithTheTorchSampler(_OnTheStandIn):
+class TestDefaultSampler(_OnTheStandIn):
+    """What an operator gets without choosing."""
+
+    engine_name = "tensorrt_llm stand-in, torch sampler"
+    options = Options(max_batch_size=8)
+
     async def test_end_of_sequence_can_be_ignored(self, engine: Engine) -> None:
         """This sampler cannot hold end ids back, so an ignored one is a token like any other."""
         request = self.request(self.ending_prompt, max_output_tokens=64, ignore_end_of_sequence=True)
         recorder = await self.run(engine, request)
         assert len(recorder.token_ids) == 64
         assert len(self.end_token_ids.intersection(recorder.token_ids)) == 1
-
-
-class TestDefaultSampler(_WithTheTorchSampler):
-    """What an operator gets without choosing."""
-
-    engine_name = "tensorrt_llm stand-in, torch sampler"
-    options = Options(max_batch_size=8)
 
 
 class TestTrtllmSampler(_OnTheStandIn):
@@ -55,11 +53,3 @@ class TestTrtllmSampler(_OnTheStandIn):
     options = Options(
         max_batch_size=8, sampler="trtllm", logprobs=True, kv_cache_max_tokens=4096, guided_decoding="xgrammar"
     )
-
-
-class TestSecondEndId(_WithTheTorchSampler):
-    """Outputs that end by the end id that only the generation config names, and no prefix cache."""
-
-    engine_name = "tensorrt_llm stand-in, second end id"
-    options = Options(max_batch_size=4, kv_cache_block_reuse=False)
-    ending_prompt = (720, 201, 202)

@@ -248,10 +248,20 @@ async def test_logprobs_come_with_each_token_also_where_the_sampled_one_is_not_a
         assert None in {entry.token.logprob for entry in recorder.logprobs}
 
 
-async def test_finished_tells_what_was_cached_and_none_of_the_engines_objects() -> None:
+@pytest.mark.parametrize(("mark", "end"), [(605, 2), (705, 7)], ids=["the engine's own", "the generation config's"])
+async def test_an_output_ends_by_each_end_id_of_the_generation_config(mark: int, end: int) -> None:
     async with running_engine(toy_checkpoint()) as engine:
-        (recorder,) = await ended(engine, (605, 201))
-        assert recorder.finished == Finished(reason=FinishReason.STOP, end_token_id=2, cached_tokens=0)
+        for recorder in await ended(engine, *[(mark, 201 + n) for n in range(4)]):
+            assert len(recorder.token_ids) == 5
+            assert recorder.finished == Finished(reason=FinishReason.STOP, end_token_id=end, cached_tokens=0)
+
+
+async def test_without_block_reuse_nothing_is_ever_cached() -> None:
+    prompt = tuple(range(200, 300))
+    async with running_engine(toy_checkpoint(), Options(kv_cache_block_reuse=False)) as engine:
+        cached = [(await ended(engine, prompt))[0].finished.cached_tokens for _ in range(2)]
+        assert cached == [0, 0]
+        assert not engine.capabilities.prefix_caching
 
 
 def test_it_serves_a_loop_of_either_kind() -> None:
