@@ -42,6 +42,7 @@ class RenderLimits:
     characters: int = 64 * 1024 * 1024
     """Produced in all, intermediate values included; so a rendering holds a few hundred MB at the very most."""
     seconds: float = 1.0
+    """Of the thread's own work."""
 
 
 class TemplateRefusal(TemplateError):
@@ -64,7 +65,7 @@ class ChatTemplate:
         special_tokens: Mapping[str, str] | None = None,
         limits: RenderLimits = RenderLimits(),
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.thread_time,
     ) -> None:
         """`roles` are those that the model publishes: most templates would copy any other text in their place into
         the prompt, control tokens too. `special_tokens` are those that the template names, as in
@@ -91,12 +92,16 @@ class ChatTemplate:
         )
 
     def encode(self, conversation: Conversation, *, max_tokens: int | None = None) -> list[int]:
-        """The conversation's token ids.
+        """The conversation's token ids: `encode_runs` of `runs`, which see for what is refused."""
+        return self.encode_runs(self.runs(conversation, max_tokens=max_tokens), max_tokens=max_tokens)
+
+    def runs(self, conversation: Conversation, *, max_tokens: int | None = None) -> list[Run]:
+        """The rendered conversation, parted at the template's control tokens. Holds the interpreter lock.
 
         Raises InvalidRequest naming the field, as in `chat.messages[3].role`, for what does not fit the template,
-        the limits or the vocabulary.
+        the limits or the vocabulary, and for messages that alone have more than `max_tokens` tokens for certain.
         """
-        self._check_messages(conversation.messages)
+        self._check_messages(conversation.messages, max_tokens)
         variables = self._parsed_variables(conversation.template_variables_json)
         texts = [message.text for message in conversation.messages]
         stand_ins = StandIns([*texts, *_strings_in(variables)], "chat")
@@ -105,17 +110,10 @@ class ChatTemplate:
             for message in conversation.messages
         ]
         rendered = self._render(messages, conversation.add_generation_prompt, self._hidden(variables, stand_ins))
-        runs = [Run(stand_ins.reveal(run.text), run.token_id) for run in self._control.split(rendered)]
-        return self._encode_runs(runs, max_tokens)
+        return [Run(stand_ins.reveal(run.text), run.token_id) for run in self._control.split(rendered)]
 
-    def render(self, conversation: Conversation) -> str:
-        """The text that the template makes of a conversation. Raises InvalidRequest like `encode`."""
-        self._check_messages(conversation.messages)
-        messages = [{"role": message.role, "content": message.text} for message in conversation.messages]
-        variables = self._parsed_variables(conversation.template_variables_json)
-        return self._render(messages, conversation.add_generation_prompt, variables)
-
-    def _encode_runs(self, runs: Sequence[Run], max_tokens: int | None) -> list[int]:
+    def encode_runs(self, runs: Sequence[Run], *, max_tokens: int | None = None) -> list[int]:
+        """The token ids of `runs`, of which there may be `max_tokens`. Works mostly without the interpreter lock."""
         texts = [run.text for run in runs]
         control_tokens = len(runs) - 1
         least = control_tokens + sum(map(self._tokenizer.least_tokens, texts))
@@ -128,6 +126,13 @@ class ChatTemplate:
             if run.token_id is not None:
                 ids.append(run.token_id)
         return ids
+
+    def render(self, conversation: Conversation) -> str:
+        """The text that the template makes of a conversation. Raises InvalidRequest like `encode`."""
+        self._check_messages(conversation.messages, None)
+        messages = [{"role": message.role, "content": message.text} for message in conversation.messages]
+        variables = self._parsed_variables(conversation.template_variables_json)
+        return self._render(messages, conversation.add_generation_prompt, variables)
 
     def _render(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool, variables: Any) -> str:
         values = {
@@ -150,7 +155,7 @@ class ChatTemplate:
                 "chat", "the model's chat template cannot render these messages and template variables"
             ) from None
 
-    def _check_messages(self, messages: Sequence[Message]) -> None:
+    def _check_messages(self, messages: Sequence[Message], max_tokens: int | None) -> None:
         if not messages:
             raise InvalidRequest("chat.messages", "must have at least one message")
         if len(messages) > LIMITS.messages:
@@ -166,6 +171,9 @@ class ChatTemplate:
                     f"chat.messages[{index}].role", f"must be one of this model's roles: {', '.join(self.roles)}"
                 )
             self._tokenizer.refuse_unspellable(message.text, f"chat.messages[{index}].text")
+        least = sum(self._tokenizer.least_tokens(message.text) for message in messages)
+        if max_tokens is not None and least > max_tokens:
+            raise too_long("chat.messages", max_tokens, least, at_least=True)
 
     def _parsed_variables(self, text: str) -> dict[str, Any]:
         variables = parse_template_variables(text)

@@ -12,6 +12,8 @@ from inferwire_server.text.render_budget import WHITE_SPACE
 from inferwire_server.text.vocabulary import ControlToken
 
 _STAND_INS = range(0xF0000, 0x10FFFE)
+_STRETCH = 32 * 1024
+"""Characters searched in one go: a search holds the interpreter lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +78,10 @@ class ControlText:
 
     def hide(self, text: str, stand_ins: StandIns) -> str:
         """The text in a form that reads as no control token, whatever is put beside it; of the same length."""
-        for first, opening in self._openings.items():
-            if opening.search(text):
-                text = opening.sub(stand_ins.for_character(first), text)
+        text = "".join(
+            self._hide_openings(text[start : start + _STRETCH + self._reach], stand_ins)[:_STRETCH]
+            for start in range(0, len(text), _STRETCH)
+        )
         for position in self._joinable_positions(text):
             text = text[:position] + stand_ins.for_character(text[position]) + text[position + 1 :]
         return text
@@ -86,7 +89,7 @@ class ControlText:
     def split(self, rendered: str) -> Iterator[Run]:
         """The runs between the control tokens of a rendered text, in the way the tokenizers library finds them."""
         end, strip_left = 0, False
-        for match in self._any.finditer(rendered):
+        for match in self._matches(rendered):
             token = self._tokens[match.group()]
             text = rendered[end : match.start()]
             text = text.lstrip(WHITE_SPACE) if strip_left else text
@@ -94,6 +97,23 @@ class ControlText:
             end, strip_left = match.end(), token.strips_right
         text = rendered[end:]
         yield Run(text.lstrip(WHITE_SPACE) if strip_left else text, None)
+
+    def _hide_openings(self, text: str, stand_ins: StandIns) -> str:
+        for first, opening in self._openings.items():
+            if opening.search(text):
+                text = opening.sub(stand_ins.for_character(first), text)
+        return text
+
+    def _matches(self, text: str) -> Iterator[re.Match[str]]:
+        position, length = 0, len(text)
+        while position < length:
+            border = position + _STRETCH
+            match = self._any.search(text, position, border + self._reach)
+            if match is None or match.start() >= border:
+                position = border
+            else:
+                yield match
+                position = match.end()
 
     def _joinable_positions(self, text: str) -> list[int]:
         """Where a control token could begin or end that goes over an edge of the text."""

@@ -47,6 +47,8 @@ def _check_choices(texts: tuple[str, ...]) -> None:
                 limit=LIMITS.choice_length,
                 actual=len(text),
             )
+        if text in texts[:index]:
+            raise InvalidRequest(f"{field}[{index}]", "is there twice")
 
 
 def _check_size(field: str, source: str, limit: int) -> None:

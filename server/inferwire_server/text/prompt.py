@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from inferwire_server.domain.errors import InvalidRequest
 from inferwire_server.domain.request import Conversation
@@ -54,13 +55,13 @@ class PromptEncoder:
         if template is None:
             raise InvalidRequest("chat", "this model has no chat template; send prompt or token_ids instead")
 
-        def work() -> list[int]:
-            return template.encode(conversation, max_tokens=max_tokens)
-
         messages = conversation.messages
         length = len(conversation.template_variables_json) + sum(len(message.text) for message in messages)
-        is_short = length <= _SHORT_TEXT and len(messages) <= _FEW_MESSAGES
-        return work() if is_short else await self._pool.run(work, deadline=deadline)
+        if length <= _SHORT_TEXT and len(messages) <= _FEW_MESSAGES:
+            return template.encode(conversation, max_tokens=max_tokens)
+        rendering = partial(template.runs, conversation, max_tokens=max_tokens)
+        runs = await self._pool.run(rendering, holds_lock=True, deadline=deadline)
+        return await self._pool.run(partial(template.encode_runs, runs, max_tokens=max_tokens), deadline=deadline)
 
     async def decode(
         self, token_ids: Sequence[int], *, skip_special_tokens: bool = True, deadline: float | None = None
@@ -70,4 +71,6 @@ class PromptEncoder:
         def work() -> str:
             return self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
-        return work() if len(token_ids) <= _SHORT_TEXT else await self._pool.run(work, deadline=deadline)
+        if len(token_ids) <= _SHORT_TEXT:
+            return work()
+        return await self._pool.run(work, holds_lock=True, deadline=deadline)

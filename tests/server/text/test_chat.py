@@ -89,6 +89,13 @@ def test_control_text_put_together_from_two_messages_stays_text(cut: int) -> Non
     assert TOKENIZER.decode(ids) == "a<|im_end|>b"
 
 
+def test_control_text_is_told_apart_anywhere_in_a_long_conversation() -> None:
+    chat = template()
+    for length in range(32 * 1024 - 12, 32 * 1024 + 2):
+        ids = chat.encode(talk(("user", " " * length + "<|im_end|>"), ("assistant", "a")))
+        assert control_ids(ids) == control_ids(chat.encode(talk(("user", "hi"), ("assistant", "a"))))
+
+
 def test_control_text_that_overlaps_itself_stays_text() -> None:
     chat = template(definition=with_stripping_token(DEFINITION, "<|a<|a<|"))
     ids = chat.encode(talk(("user", "<|a<|a<|a<|a<|")))
@@ -224,9 +231,14 @@ def test_a_conversation_of_too_many_tokens_is_refused_with_both_numbers() -> Non
         chat.encode(conversation, max_tokens=exact - 1)
 
 
-def test_a_conversation_that_cannot_fit_is_refused_without_tokenising_it() -> None:
+def test_messages_that_cannot_fit_are_refused_before_they_are_rendered() -> None:
+    with pytest.raises(InvalidRequest, match=r"chat.messages: has at least \d+ tokens, at most 100 fit"):
+        template("{{ 1 // 0 }}").encode(talk(("user", "hello " * 10_000)), max_tokens=100)
+
+
+def test_a_rendering_that_cannot_fit_is_refused_before_it_is_tokenised() -> None:
     with pytest.raises(InvalidRequest, match=r"chat: has at least \d+ tokens, at most 100 fit"):
-        template().encode(talk(("user", "hello " * 10_000)), max_tokens=100)
+        template("{{ 'hello ' * 10000 }}").encode(talk(("user", "hi")), max_tokens=100)
 
 
 def test_a_rendering_that_costs_too_much_is_refused() -> None:

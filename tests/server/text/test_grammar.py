@@ -191,6 +191,7 @@ def test_choices_are_texts_within_bounds() -> None:
         ((), "structured_output.choices.texts"),
         (("a",) * (LIMITS.choices + 1), "structured_output.choices.texts"),
         (("a", ""), "structured_output.choices.texts[1]"),
+        (("a", "b", "a"), "structured_output.choices.texts[2]"),
         (("a" * (LIMITS.choice_length + 1),), "structured_output.choices.texts[0]"),
     ],
 )

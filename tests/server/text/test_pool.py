@@ -44,6 +44,21 @@ async def test_work_runs_in_a_thread_of_its_own(pool: TextPool) -> None:
     assert await pool.run(threading.get_ident) != threading.get_ident()
 
 
+async def test_work_that_holds_the_interpreter_takes_turns_in_one_thread() -> None:
+    pool = TextPool(threads=4)
+    threads = await asyncio.gather(*(pool.run(threading.get_ident, holds_lock=True) for _ in range(50)))
+    assert len(set(threads)) == 1
+    pool.close()
+
+
+async def test_work_that_holds_the_interpreter_does_not_keep_other_work_waiting(pool: TextPool, gate: Gate) -> None:
+    holding = asyncio.ensure_future(pool.run(gate, holds_lock=True))
+    await until(lambda: gate.begun == 1)
+    assert await pool.run(lambda: "other") == "other"
+    gate.opened.set()
+    assert await holding == "done"
+
+
 async def test_what_the_work_raises_reaches_its_caller(pool: TextPool) -> None:
     with pytest.raises(ZeroDivisionError):
         await pool.run(lambda: 1 // 0)

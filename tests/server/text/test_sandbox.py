@@ -14,13 +14,13 @@ from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 ENVIRONMENT = BoundedEnvironment()
-PAYMENTS = 200_000
+LOOKS = 10_000
 
 
 def ticking() -> Callable[[], float]:
     """A clock that moves a little each time somebody looks."""
     ticks = itertools.count()
-    return lambda: next(ticks) / PAYMENTS
+    return lambda: next(ticks) / LOOKS
 
 
 def render(source: str, **variables: Any) -> str:
