@@ -6,16 +6,14 @@ from collections.abc import Generator
 
 import pytest
 
-INSTALLABLE = ("system_package", "real_model")
-
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Turn the skip of a test whose needs can be installed into a failure."""
+    """Turn the skip of a test whose system package can be installed into a failure."""
     report = yield
-    if report.skipped and any(item.get_closest_marker(name) for name in INSTALLABLE):
+    if report.skipped and item.get_closest_marker("system_package"):
         report.outcome = "failed"
         report.longrepr = f"must not be skipped here: {report.longreprtext}"
     return report
