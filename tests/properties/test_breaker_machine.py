@@ -28,6 +28,7 @@ class BreakerMachine(RuleBasedStateMachine):
         self.states = [BreakerState.CLOSED]
         self.breaker = Breaker("eu/a", self.policy, Random(seed), changed=self.states.append)
         self.permits: list[Permit] = []
+        self.probes: list[Permit] = []
 
     @rule(seconds=st.sampled_from([0.0, 0.01, 0.3, 1.0, 5.0, 40.0]))
     def pass_time(self, seconds: float) -> None:
@@ -49,6 +50,8 @@ class BreakerMachine(RuleBasedStateMachine):
             assert admits == (self.now >= probes_at)
         if permit is not None:
             self.permits.append(permit)
+            if self.breaker.state is BreakerState.HALF_OPEN:
+                self.probes = [*self.probes_under_way(), permit]
 
     @rule(outcome=st.sampled_from(["success", "failure", "failure", "abandon"]))
     def settle_the_newest(self, outcome: str) -> None:
@@ -65,14 +68,20 @@ class BreakerMachine(RuleBasedStateMachine):
         before = (self.breaker.generation, self.breaker.probe, repr(self.breaker))
         is_stale = permit.generation != self.breaker.generation or permit.is_settled
         permit.abandon() if outcome == "abandon" else getattr(permit, outcome)(self.now)
+        if permit in self.probes:
+            self.probes.remove(permit)
         if is_stale:
             assert (self.breaker.generation, self.breaker.probe, repr(self.breaker)) == before
 
+    def probes_under_way(self) -> list[Permit]:
+        """Permits of this half-open time that showed neither life nor an end, as counted here."""
+        return [permit for permit in self.probes if permit.generation == self.breaker.generation]
+
     @invariant()
     def is_sound(self) -> None:
-        probe = self.breaker.probe
-        assert sum(permit.is_probe for permit in self.permits) <= 1
-        assert probe is None or (self.breaker.state is BreakerState.HALF_OPEN and not probe.is_settled)
+        probes = self.probes_under_way()
+        assert len(probes) <= 1
+        assert [permit for permit in self.permits if permit.is_probe] == probes
         if self.breaker.probes_at is not None:
             assert self.breaker.probes_at <= self.now + self.policy.open_max_s
 

@@ -69,12 +69,15 @@ class PickerMachine(RuleBasedStateMachine):
             if (permit := one.breaker.acquire(self.now)) is not None:
                 permit.failure(self.now)
 
-    @rule(number=NUMBERS, refusals=st.sampled_from([1, 50]))
-    def push_back(self, number: int, refusals: int) -> None:
-        one = self.endpoint(number)
-        one.push_back(1.0, self.now)
-        for _ in range(refusals):
-            one.throttle.refused(self.now)
+    @rule(number=NUMBERS)
+    def push_back(self, number: int) -> None:
+        self.endpoint(number).push_back(1.0, self.now)
+
+    @rule()
+    def refuse_most_everywhere(self) -> None:
+        for one in self.endpoints:
+            for _ in range(1_000 if one.throttle.skip_probability(self.now) == 0.0 else 0):
+                one.throttle.refused(self.now)
 
     @rule(number=NUMBERS, returns_in=st.sampled_from([None, 0.0, 0.5]))
     def fail_this_call(self, number: int, returns_in: float | None) -> None:
@@ -152,7 +155,11 @@ class PickerMachine(RuleBasedStateMachine):
 
     @invariant()
     def never_two_probes_on_one_endpoint(self) -> None:
-        probes = [one.key for one, permit in self.permits if permit.is_probe]
+        probes = [
+            one.key
+            for one, permit in self.permits
+            if one.breaker.state is BreakerState.HALF_OPEN and permit.generation == one.breaker.generation
+        ]
         assert len(probes) == len(set(probes))
 
     @invariant()

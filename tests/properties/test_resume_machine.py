@@ -77,18 +77,22 @@ class ResumeMachine(RuleBasedStateMachine):
         self.keep(output, ids, text, verdict)
         return verdict
 
-    @rule(rewind=st.integers(0, 5))
-    def lose_the_server(self, rewind: int) -> None:
-        """The next attempt may repeat from the beginning of any output, or go on exactly."""
+    @rule(rewinds=st.sampled_from([(), (0,), (1,), (0, 1)]), count=st.integers(0, 4))
+    def lose_the_server(self, rewinds: tuple[int, ...], count: int) -> None:
+        """The next attempt repeats some outputs from their beginning and goes on exactly with the others."""
         self.go_on()
         self.start_attempt()
-        if rewind < 2:
-            self.at[rewind % len(self.at)] = 0
+        for output in rewinds:
+            self.at[output % len(self.at)] = 0
+        for output in range(len(self.truth)):
+            self.send_truth(output, count)
 
     @rule(output=st.integers(0, 1), count=st.integers(1, 4))
-    def send_truth(self, output: int, count: int) -> None:
+    def send_more(self, output: int, count: int) -> None:
         self.go_on()
-        output %= len(self.truth)
+        self.send_truth(output % len(self.truth), count)
+
+    def send_truth(self, output: int, count: int) -> None:
         if ids := self.unsent(output, count):
             verdict = self.send(output, self.at[output], ids)
 

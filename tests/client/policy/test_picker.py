@@ -203,6 +203,14 @@ def test_a_region_left_is_still_better_than_none(world: World) -> None:
     assert set(world.spread()) == {"eu/b"}
 
 
+def test_a_region_left_is_worse_than_one_that_pushes_back(world: World) -> None:
+    world.fail("eu/a", leaves_region=True)
+    for one in world.us:
+        one.push_back(1.0, 0.0)
+
+    assert set(world.spread()) == {"us/c", "us/d"}
+
+
 def test_a_call_goes_back_only_when_it_may_and_the_time_has_come(world: World) -> None:
     world.all = world.eu[:1]
     world.fail("eu/a", returns_at=2.0)

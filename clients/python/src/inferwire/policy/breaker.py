@@ -86,6 +86,7 @@ class Breaker:
 
     def __init__(self, name: str, policy: BreakerPolicy, rng: Random, *, changed: StateChanged | None = None) -> None:
         self.name = name
+        self.state = BreakerState.CLOSED
         self.generation = 0
         """Grows with each change of state."""
         self.probe: Permit | None = None
@@ -107,20 +108,15 @@ class Breaker:
         )
 
     @property
-    def state(self) -> BreakerState:
-        return BreakerState(self._machine.current_state)
-
-    @property
     def probes_at(self) -> float | None:
         """Monotonic seconds at which an open breaker takes a probe; None when it is not open."""
         return self._reopens_at if self.state is BreakerState.OPEN else None
 
     def admits(self, now: float, *, early: bool = False) -> bool:
         """Whether `acquire` would grant a permit now; `early` does not wait for an open breaker's time."""
-        state = self.state
-        if state is BreakerState.OPEN:
+        if self.state is BreakerState.OPEN:
             return early or now >= self._reopens_at
-        return state is BreakerState.CLOSED or self.probe is None
+        return self.state is BreakerState.CLOSED or self.probe is None
 
     def acquire(self, now: float, *, early: bool = False) -> Permit | None:
         """Leave for one attempt, or None. While half open there is one permit at a time."""
@@ -170,7 +166,7 @@ class Breaker:
             with suppress(_Failure):
                 self._machine.call(_fail)
         self._window.add(now, succeeded=succeeded)
-        if self.state is BreakerState.CLOSED and self._fails_too_often(now):
+        if not succeeded and self.state is BreakerState.CLOSED and self._fails_too_often(now):
             self._machine.open()
         if self.state is not before:
             self._enter(now, came_from=before)
@@ -179,7 +175,7 @@ class Breaker:
     def _fails_too_often(self, now: float) -> bool:
         successes, failures = self._window.counts(now)
         calls = successes + failures
-        return failures > 0 and calls >= self._policy.min_calls and failures >= self._policy.error_rate * calls
+        return calls >= self._policy.min_calls and failures >= self._policy.error_rate * calls
 
     def _enter(self, now: float, *, came_from: BreakerState) -> None:
         self._window.clear()
@@ -195,7 +191,8 @@ class Breaker:
         )
         self._reopens_at = now + longest * self._rng.uniform(1.0 - self._policy.open_jitter, 1.0)
 
-    def _state_changed(self) -> None:
+    def _state_changed(self, state: BreakerState) -> None:
+        self.state = state
         self.generation += 1
         self.probe = None
 
@@ -204,10 +201,9 @@ class Breaker:
             self._changed(self.state)
 
     def __repr__(self) -> str:
-        state = self.state
-        if state is BreakerState.OPEN:
+        if self.state is BreakerState.OPEN:
             return f"<Breaker {self.name} open, probe at {self._reopens_at:.3f}, opening {self._openings}>"
-        if state is BreakerState.HALF_OPEN:
+        if self.state is BreakerState.HALF_OPEN:
             return f"<Breaker {self.name} half-open, {'one probe' if self.probe else 'no probe'} under way>"
         failures = self._machine.fail_counter
         return f"<Breaker {self.name} closed, {failures} {'failure' if failures == 1 else 'failures'} in a row>"
@@ -226,7 +222,7 @@ def _fail() -> None:
 
 
 class _Listener(pybreaker.CircuitBreakerListener):
-    def __init__(self, changed: Callable[[], None]) -> None:
+    def __init__(self, changed: StateChanged) -> None:
         self._changed = changed
 
     def state_change(
@@ -235,7 +231,7 @@ class _Listener(pybreaker.CircuitBreakerListener):
         old_state: pybreaker.CircuitBreakerState | None,
         new_state: pybreaker.CircuitBreakerState,
     ) -> None:
-        self._changed()
+        self._changed(BreakerState(new_state.name))
 
 
 @dataclass(slots=True)

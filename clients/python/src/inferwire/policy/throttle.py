@@ -33,6 +33,9 @@ class AdaptiveThrottle:
 
     def skip_probability(self, now: float) -> float:
         """The chance, 0 to below 1, with which a request should go elsewhere."""
+        # It only fades, so that few requests need no look at the clock.
+        if self._requests < self._policy.min_requests:
+            return 0.0
         self._fade(now)
         if self._requests < self._policy.min_requests:
             return 0.0
