@@ -61,10 +61,16 @@ def _overloads() -> str:
                     str(outcomes[Outcome.OVERLOADED]),
                     f"{outcomes[Outcome.WOULD_EXCEED]} ({figures.refused_while_waiting})",
                     str(outcomes[Outcome.EXPIRED]),
-                    f"{figures.forecast_error_p10_s:+.2f}, {figures.forecast_error_p90_s:+.2f}",
+                    f"{figures.forecast_error_p10_s:+.2f}, {figures.forecast_error_p90_s:+.2f}"
+                    if policies.predicts
+                    else "",
                 ]
             )
     return table(f"Overload: Poisson arrivals for {overload.RUN_S:.0f} s, first 30 s dropped", columns, rows)
+
+
+def _range(low: float, high: float) -> str:
+    return f"{low:+.2f}, {high:+.2f}"
 
 
 def _light_tenant() -> str:
@@ -97,7 +103,9 @@ def _weights() -> str:
         ["fair queue, weights 1:3", f"{sharing.token_ratio(sharing.FAIR_BY_WEIGHT):.3f}"],
         ["first come, first served", f"{sharing.token_ratio(sharing.FIFO):.3f}"],
     ]
-    return table("Two tenants that send twice the capacity each, 300 s", ["queue", "tokens three / one"], rows)
+    return table(
+        "Two tenants that send as much as the engine can do each, 300 s", ["queue", "tokens three / one"], rows
+    )
 
 
 def _ageing() -> str:
@@ -113,8 +121,8 @@ def _inversion() -> str:
     rows = []
     for holders in (Priority.STANDARD, Priority.BATCH):
         figures = priorities.inversion(holders)
-        rows.append([holders.name.lower(), f"{figures.started_after_s:.2f}", f"{figures.next_release_s:.2f}"])
-    columns = ["slots held by", "interactive request started after (s)", "next slot released after (s)"]
+        rows.append([holders.name.lower(), f"{figures.started_after_s:.2f}", f"{figures.second_release_s:.2f}"])
+    columns = ["slots held by", "interactive request started after (s)", "second slot released after (s)"]
     return table("An interactive request that finds the engine full of 400-token outputs", columns, rows)
 
 

@@ -13,7 +13,7 @@ from bench.simulation.fifo_queue import FifoQueue
 from bench.simulation.server import BOUNDED, UNBOUNDED, Policies, SimulatedServer
 from bench.simulation.workload import Callers, Outcome, Request, poisson, seeded
 
-RUN_S = 600.0
+RUN_S = 615.0
 """10,000 requests at twice the capacity."""
 WARM_UP_S = 30.0
 WORKLOAD = Callers()

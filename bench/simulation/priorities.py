@@ -63,7 +63,8 @@ class InversionFigures:
     """One interactive request that finds every slot taken by long outputs and as many more waiting."""
 
     started_after_s: float
-    next_release_s: float
+    second_release_s: float
+    """Until the second slot is released, which is the bound."""
 
 
 @cache
@@ -78,10 +79,12 @@ def inversion(holders: Priority, *, seed: int = 51) -> InversionFigures:
     server = SimulatedServer(AGEING)
     server.offer([*held, urgent])
     server.run()
-    releases = [request.ended_at for request in held if request.ended_at and request.ended_at > urgent.arrived_at]
+    releases = sorted(
+        request.ended_at for request in held if request.ended_at is not None and request.ended_at > urgent.arrived_at
+    )
     started_at = urgent.started_at if urgent.started_at is not None else math.inf
     return InversionFigures(
-        started_after_s=started_at - urgent.arrived_at, next_release_s=min(releases) - urgent.arrived_at
+        started_after_s=started_at - urgent.arrived_at, second_release_s=releases[1] - urgent.arrived_at
     )
 
 

@@ -13,7 +13,7 @@ from inferwire_server.domain.errors import Overloaded, WouldExceed
 from inferwire_server.domain.generation import Priority
 from inferwire_server.scheduling.admission_policy import AdmissionPolicy, Bounds
 from inferwire_server.scheduling.drain_rate import DrainRate
-from inferwire_server.scheduling.estimator import Estimator, Run, require_in_time
+from inferwire_server.scheduling.estimator import Estimator, Forecast, Run, require_in_time
 from inferwire_server.scheduling.fair_queue import FairQueue
 from inferwire_server.scheduling.ticket import Ticket
 
@@ -165,6 +165,8 @@ class SimulatedServer:
         return ticket
 
     def _check_forecast(self, request: Request) -> None:
+        if not self._policies.predicts:
+            return
         forecast = self._estimator.forecast(
             prompt_tokens=request.prompt_tokens,
             now=self.now,
@@ -172,14 +174,7 @@ class SimulatedServer:
             ahead=self._queue.ahead_of_newcomer(request.tenant, request.priority),
         )
         request.forecast_s = forecast.first_token_s
-        if self._policies.predicts:
-            require_in_time(
-                forecast,
-                now=self.now,
-                arrived_at=request.arrived_at,
-                first_token_target_s=request.first_token_target_s,
-                deadline=request.deadline,
-            )
+        self._require_in_time(request, forecast)
 
     def _can_still_make_it(self, ticket: Ticket[Request]) -> bool:
         request = ticket.item
@@ -189,16 +184,19 @@ class SimulatedServer:
             prompt_tokens=ticket.prompt_tokens, now=self.now, free_slots=self._free_slots
         )
         try:
-            require_in_time(
-                forecast,
-                now=self.now,
-                arrived_at=request.arrived_at,
-                first_token_target_s=request.first_token_target_s,
-                deadline=request.deadline,
-            )
+            self._require_in_time(request, forecast)
         except WouldExceed:
             return False
         return True
+
+    def _require_in_time(self, request: Request, forecast: Forecast) -> None:
+        require_in_time(
+            forecast,
+            now=self.now,
+            arrived_at=request.arrived_at,
+            first_token_target_s=request.first_token_target_s,
+            deadline=request.deadline,
+        )
 
     def _start_waiting(self) -> None:
         while (ticket := self._queue.head(self.now, self._startable_slots, self._engine.slots)) is not None:

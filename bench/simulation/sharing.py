@@ -10,14 +10,14 @@ from inferwire_server.scheduling.fair_queue import FairQueue
 
 from bench.quantiles import quantile
 from bench.simulation.fifo_queue import FifoQueue
-from bench.simulation.overload import RUN_S, WARM_UP_S, capacity
+from bench.simulation.overload import WARM_UP_S, capacity
 from bench.simulation.server import Policies, SimulatedServer
 from bench.simulation.workload import Callers, Outcome, Request, poisson
 
 HEAVY_LOAD = 2.0
 """Times the capacity."""
 TIMES_LIGHTER = 10.0
-SHARING_S = 300.0
+RUN_S = WARM_UP_S + 300.0
 WEIGHTS = {"one": 1.0, "three": 3.0}
 
 MakeQueue = Callable[[], FairQueue[Request]]
@@ -62,9 +62,8 @@ def light_tenant(make_queue: MakeQueue | None, *, seed: int = 11) -> LightTenant
 
 @cache
 def token_ratio(make_queue: MakeQueue, *, seed: int = 31) -> float:
-    """Tokens served to tenant "three" for each of tenant "one", both sending more than the engine can do."""
-    until_s = WARM_UP_S + SHARING_S
-    rate = HEAVY_LOAD * capacity().requests_per_s
+    """Tokens served to tenant "three" for each of tenant "one", each sending as much as the engine can do."""
+    rate = capacity().requests_per_s
     server = SimulatedServer(Policies(make_queue=make_queue))
     served = dict.fromkeys(WEIGHTS, 0)
 
@@ -75,6 +74,6 @@ def token_ratio(make_queue: MakeQueue, *, seed: int = 31) -> float:
     server.on_ended(count)
     for number, tenant in enumerate(WEIGHTS):
         callers = Callers(tenant=tenant, first_token_target_s=None)
-        server.offer(poisson(callers, rate=rate, until_s=until_s, seed=seed + number))
-    server.run(until_s=until_s)
+        server.offer(poisson(callers, rate=rate, until_s=RUN_S, seed=seed + number))
+    server.run(until_s=RUN_S)
     return served["three"] / served["one"]

@@ -80,7 +80,7 @@ class Estimator:
     """Pure: every time is an argument, in seconds of one monotonic clock."""
 
     def __init__(self) -> None:
-        self._runs: set[Run] = set()
+        self._runs: dict[Run, None] = {}
         self._lengths = OutputLengths()
         self._prefill = PrefillTime()
         self._pending_prompt_tokens = 0
@@ -115,7 +115,7 @@ class Estimator:
         self._mean_prompt += SMOOTHING * (tokens - self._mean_prompt)
         self._pending_prompt_tokens += tokens
         run = Run(producer, tokens, max_output_tokens, now, self._pending_prompt_tokens)
-        self._runs.add(run)
+        self._runs[run] = None
         return run
 
     def first_token(self, run: Run, now: float) -> None:
@@ -130,7 +130,7 @@ class Estimator:
 
     def released(self, run: Run, now: float) -> None:
         """The engine holds an output no more, whatever ended it."""
-        self._runs.discard(run)
+        self._runs.pop(run, None)
         if run.has_first_token:
             self._mark(run, now)
         else:
