@@ -35,7 +35,7 @@ class ServerProcess:
         """Wait for a line of the log."""
         async with asyncio.timeout(HANG_BOUND_S):
             while not any(line.get("event") == event for line in self.log):
-                assert self.process.returncode is None, f"it ended before {event!r}: {self.log}"
+                assert not self._listening.done(), f"it ended before {event!r}: {self.log}"
                 self._heard.clear()
                 await self._heard.wait()
 

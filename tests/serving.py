@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -115,14 +115,18 @@ async def text_of(stream: Any) -> str:
     return "".join([event.delta.text async for event in stream if event.WhichOneof("event") == "delta"])
 
 
-async def refusal(call: Awaitable[Any] | AsyncIterator[Any]) -> grpc.aio.AioRpcError:
+async def refusal(call: Any) -> grpc.aio.AioRpcError:
     """The error that ends a call, unary or streaming."""
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        if isinstance(call, Awaitable):
-            await call
-        else:
+
+    async def to_the_end() -> None:
+        if hasattr(call, "__aiter__"):
             async for _ in call:
                 pass
+        else:
+            await call
+
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await to_the_end()
     return caught.value
 
 

@@ -76,7 +76,7 @@ async def test_a_unary_caller_that_leaves_frees_its_slot_too() -> None:
 
 async def test_a_lost_connection_cancels_what_it_carried() -> None:
     async with serving(SMALL) as server, grpc.aio.insecure_channel(server.address) as other:
-        call = other.unary_stream("/inferwire.v1.InferenceService/StreamGenerate")
+        call: Any = other.unary_stream("/inferwire.v1.InferenceService/StreamGenerate")
         stream = call(request(max_output_tokens=400).SerializeToString())
         await stream.read()
         await other.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from typing import Any
+from typing import Any, Self
 
 import grpc
 import pytest
@@ -28,7 +28,7 @@ class Caller:
         self.inference = inference_pb2_grpc.InferenceServiceStub(self.channel)
         self.health = health_pb2_grpc.HealthStub(self.channel)
 
-    async def __aenter__(self) -> Caller:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -36,7 +36,7 @@ class Caller:
 
     async def started(self, output_tokens: int) -> Any:
         """A stream that the engine has taken."""
-        stream = self.inference.StreamGenerate(request(max_output_tokens=output_tokens))
+        stream: Any = self.inference.StreamGenerate(request(max_output_tokens=output_tokens))
         assert (await stream.read()).WhichOneof("event") == "started"
         return stream
 
@@ -49,6 +49,13 @@ class Caller:
     async def check(self) -> int:
         status: int = (await self.health.Check(health_pb2.HealthCheckRequest())).status
         return status
+
+
+async def until_refused(caller: Caller) -> None:
+    """Call and call again."""
+    async with asyncio.timeout(SOON_S):
+        while True:
+            await caller.inference.Generate(request(max_output_tokens=1))
 
 
 async def assert_whole(stream: Any, output_tokens: int) -> None:
@@ -90,13 +97,7 @@ async def test_late_calls_are_served_inside_the_settle_window_and_refused_after_
         server.signal()
         assert (await watch.read()).status == NOT_SERVING
         assert (await caller.inference.Generate(request())).outputs[0].text
-        async with asyncio.timeout(SOON_S):
-            while True:
-                try:
-                    await caller.inference.Generate(request(max_output_tokens=1))
-                except grpc.aio.AioRpcError as error:
-                    assert error_info(error).reason == "DRAINING"
-                    break
+        assert error_info(await refusal(until_refused(caller))).reason == "DRAINING"
         stream.cancel()
         assert await server.until_exit(SOON_S) == 0
 

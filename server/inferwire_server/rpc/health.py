@@ -63,11 +63,13 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
         """The status now and at each change, until the watcher leaves."""
         shown = None
-        while not self._is_closed:
+        while True:
             changed, status = self._changed, self._status(request.service)
             if status != shown:
                 shown = status
                 await context.write(health_pb2.HealthCheckResponse(status=status))
+            elif self._is_closed:
+                return
             else:
                 await changed.wait()
 
