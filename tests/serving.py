@@ -24,10 +24,15 @@ QUICK = ScriptedOptions(step_base_s=0.002)
 class Serving:
     """One running server and a channel to it."""
 
-    def __init__(self, server: InferenceServer, engine: ScriptedEngine, channel: grpc.aio.Channel) -> None:
+    def __init__(self, server: InferenceServer, engine: ScriptedEngine, options: list[tuple[str, Any]]) -> None:
         self.server = server
         self.engine = engine
-        self.channel = channel
+        self._options = options
+        self.connect()
+
+    def connect(self) -> None:
+        """Open the channel, which a server that was not listening yet needs once it is."""
+        self.channel = channel = grpc.aio.insecure_channel(self.server.address, options=self._options)
         self.inference = inference_pb2_grpc.InferenceServiceStub(channel)
         self.models = model_pb2_grpc.ModelServiceStub(channel)
         self.operations = operations_pb2_grpc.OperationsServiceStub(channel)
@@ -90,11 +95,11 @@ async def serving(
     server = InferenceServer(Settings(**(defaults | settings)), model)
     if start:
         await server.start()
-    channel = grpc.aio.insecure_channel(server.address, options=channel_options or [])
+    running = Serving(server, engine, channel_options or [])
     try:
-        yield Serving(server, engine, channel)
+        yield running
     finally:
-        await channel.close()
+        await running.channel.close()
         await server.close()
 
 
