@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Any
 from inferwire._version import __version__
 
 if TYPE_CHECKING:
+    from inferwire.blocking_channel import BlockingResilientChannel
     from inferwire.blocking_client import BlockingTextStream, Client
     from inferwire.client import AsyncClient, TextStream
     from inferwire.errors import InferwireError
+    from inferwire.propagation import serving
     from inferwire.replies import Chunk, Output, Reply
+    from inferwire.resilient_channel import ResilientChannel, ResilientRpcError
     from inferwire.settings import ClientConfig, Region
 
 _HOMES = {
     "AsyncClient": "client",
+    "BlockingResilientChannel": "blocking_channel",
     "BlockingTextStream": "blocking_client",
     "Chunk": "replies",
     "Client": "blocking_client",
@@ -27,11 +31,15 @@ _HOMES = {
     "Output": "replies",
     "Region": "settings",
     "Reply": "replies",
+    "ResilientChannel": "resilient_channel",
+    "ResilientRpcError": "resilient_channel",
     "TextStream": "client",
+    "serving": "propagation",
 }
 
 __all__ = [
     "AsyncClient",
+    "BlockingResilientChannel",
     "BlockingTextStream",
     "Chunk",
     "Client",
@@ -40,8 +48,11 @@ __all__ = [
     "Output",
     "Region",
     "Reply",
+    "ResilientChannel",
+    "ResilientRpcError",
     "TextStream",
     "__version__",
+    "serving",
 ]
 
 

@@ -1,32 +1,195 @@
-"""One channel for each endpoint, set up so that a dead or frozen server is noticed."""
+"""The endpoints of a client as live connections: one channel each, its health, its address, what is known of it."""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
 from typing import Any
 
 import grpc
 
-from inferwire.settings import ClientConfig, KeepalivePolicy
+from inferwire.health_watch import watch_health
+from inferwire.policy.budget import RetryBudget
+from inferwire.policy.endpoint import EndpointState
+from inferwire.policy.picker import Picked, Picker, Refused
+from inferwire.policy.visits import Visits
+from inferwire.regions import Endpoint, Regions
+from inferwire.settings import ClientConfig
 
 _RECEIVE_LIMIT_BYTES = 16 * 1024 * 1024
+_SHORTEST_RECONNECT_MS = 100
+_LONGEST_RECONNECT_MS = 2000
 
 
-def channel_options(keepalive: KeepalivePolicy) -> list[tuple[str, Any]]:
+def channel_options(config: ClientConfig) -> list[tuple[str, Any]]:
     """gRPC options of a channel to one endpoint."""
+    keepalive = config.keepalive
     return [
         ("grpc.keepalive_time_ms", round(keepalive.time_s * 1000)),
         ("grpc.keepalive_timeout_ms", round(keepalive.timeout_s * 1000)),
+        ("grpc.keepalive_permit_without_calls", 1),
         # Without it a frozen server goes unnoticed for a minute: its kernel still acknowledges.
         ("grpc.http2.ping_timeout_ms", round(keepalive.ping_timeout_s * 1000)),
         ("grpc.http2.max_pings_without_data", 0),
+        # Also the longest time that one attempt to connect may take.
+        ("grpc.min_reconnect_backoff_ms", round(config.connect_timeout_s * 1000)),
+        ("grpc.initial_reconnect_backoff_ms", _SHORTEST_RECONNECT_MS),
+        ("grpc.max_reconnect_backoff_ms", _LONGEST_RECONNECT_MS),
         ("grpc.max_receive_message_length", _RECEIVE_LIMIT_BYTES),
+        # Retries are decided here, on more than a status code.
         ("grpc.enable_retries", 0),
         # A stalled reader is noticed by the server after kilobytes, not megabytes.
         ("grpc.http2.bdp_probe", 0),
+        # Each endpoint has a connection of its own, also where a process has several clients.
+        ("grpc.use_local_subchannel_pool", 1),
     ]
 
 
-def open_channel(config: ClientConfig) -> grpc.aio.Channel:
-    """A channel to the first endpoint. Nothing is connected before the first call."""
-    endpoint = config.regions[0].endpoints[0]
-    return grpc.aio.insecure_channel(str(endpoint), options=channel_options(config.keepalive))
+class Link:
+    """One endpoint: its channel and what is known of it."""
+
+    def __init__(self, endpoint: Endpoint, config: ClientConfig, rng: Random, changed: Callable[[], None]) -> None:
+        """`changed` is called when its health service says something new, and when work on it ends."""
+        self.endpoint = endpoint
+        self.changed = changed
+        self.state = EndpointState(
+            endpoint.key,
+            region=endpoint.region,
+            priority=endpoint.priority,
+            breaker=config.breaker,
+            throttle=config.throttle,
+            rng=rng,
+        )
+        self.channel = grpc.aio.insecure_channel(endpoint.target, options=channel_options(config))
+        self._watching = asyncio.create_task(watch_health(self.channel, self._said, rng), name=f"health {endpoint.key}")
+
+    def __repr__(self) -> str:
+        return repr(self.state)
+
+    def _said(self, is_serving: bool | None) -> None:
+        self.state.is_serving = is_serving
+        self.changed()
+
+    async def close(self) -> None:
+        """End its health watch, then its channel with every call on it."""
+        self._watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._watching
+        await self.channel.close()
+
+
+class Fleet:
+    """Every endpoint of the allowed regions, for one event loop."""
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        rng: Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self.rng = rng or Random()  # noqa: S311 spreading load and delays needs no secrets
+        self.clock = clock
+        self.budget = RetryBudget(config.budget)
+        self._regions = Regions(config)
+        self._picker = Picker(config.failover, self.rng)
+        self._links: dict[str, Link] = {}
+        self._resolving: asyncio.Task[None] | None = None
+        self._resolved = asyncio.Event()
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Fleet {self._regions!r}, {self.budget!r}, {list(self._links.values())!r}>"
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """Nearest region first."""
+        return tuple(self._links.values())
+
+    async def open(self) -> None:
+        """Know the endpoints: fixed addresses at once, names when they are resolved or the connect timeout is over."""
+        if self._resolving is None:
+            self._refresh_links()
+            if self._regions.unresolved():
+                self._resolving = asyncio.create_task(self._resolve_for_ever(), name="resolve")
+            else:
+                self._resolved.set()
+                self._resolving = asyncio.create_task(asyncio.sleep(0), name="resolve")
+        if not self._resolved.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.config.connect_timeout_s):
+                    await self._resolved.wait()
+
+    def pick(
+        self, visits: Visits, *, may_return: bool = False, fits_within_s: float | None = None
+    ) -> tuple[Link, Picked] | Refused:
+        """Where an attempt goes."""
+        now = self.clock()
+        states = [link.state for link in self._links.values()]
+        self._regions.observe(Counter(state.region for state in states if state.is_healthy), now)
+        picked = self._picker.pick(
+            states, self._regions.shares(now), visits, now, may_return=may_return, fits_within_s=fits_within_s
+        )
+        return picked if isinstance(picked, Refused) else (self._links[picked.endpoint.key], picked)
+
+    def pick_again(self, link: Link) -> tuple[Link, Picked] | Refused:
+        """That endpoint, if it takes calls."""
+        picked = self._picker.pick_only(link.state, self.clock())
+        return picked if isinstance(picked, Refused) else (link, picked)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return when something about the endpoints is so."""
+        while not condition():
+            await self._changed.wait()
+
+    async def close(self) -> None:
+        """Give up every connection."""
+        if self._resolving is not None:
+            self._resolving.cancel()
+        links, self._links = self._links, {}
+        await asyncio.gather(*(link.close() for link in links.values()), *self._leaving, return_exceptions=True)
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def _resolve_for_ever(self) -> None:
+        while True:
+            await asyncio.gather(*(self._resolve(source, *name) for source, name in self._regions.unresolved().items()))
+            self._refresh_links()
+            self._resolved.set()
+            has_none = not self._links
+            await asyncio.sleep(self.config.connect_timeout_s if has_none else self.config.resolve_interval_s)
+
+    async def _resolve(self, source: str, host: str, port: int) -> None:
+        loop = asyncio.get_running_loop()
+        # A name that cannot be resolved now keeps the addresses it had.
+        with suppress(OSError):
+            found = await loop.getaddrinfo(host, port, proto=6)
+            self._regions.resolve(source, [_numeric(str(at[0]), port) for *_, at in found])
+
+    def _refresh_links(self) -> None:
+        wanted = {endpoint.key: endpoint for endpoint in self._regions.endpoints}
+        for key in self._links.keys() - wanted.keys():
+            task = asyncio.create_task(self._retire(self._links.pop(key)), name=f"retire {key}")
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+        self._links = {
+            key: self._links.get(key) or Link(endpoint, self.config, self.rng, self._wake)
+            for key, endpoint in wanted.items()
+        }
+
+    async def _retire(self, link: Link) -> None:
+        """Close a channel whose address is gone once its calls have ended."""
+        await self.until(lambda: not link.state.outstanding)
+        await link.close()
+
+
+def _numeric(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

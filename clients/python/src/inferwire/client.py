@@ -8,12 +8,11 @@ from typing import Any, Self, Unpack
 
 import grpc
 
-from inferwire.channels import open_channel
-from inferwire.errors import InvalidRequest, StreamTruncated
+from inferwire.errors import InvalidRequest
 from inferwire.replies import Chunk, Collector, Reply, reply_of
 from inferwire.requests import Message, Options, build_request, fill_chat
+from inferwire.resilient_channel import ResilientChannel, ResilientRpcError
 from inferwire.settings import ClientConfig
-from inferwire.statuses import error_from
 from inferwire.v1 import (
     generation_pb2,
     inference_pb2,
@@ -147,7 +146,7 @@ class AsyncClient:
 
     def _open(self) -> grpc.aio.Channel:
         if self._channel is None:
-            self._channel = open_channel(self._config)
+            self._channel = ResilientChannel(self._config)
         return self._channel
 
     async def _request(self, prompt: Prompt, options: Options) -> generation_pb2.GenerateRequest:
@@ -159,8 +158,8 @@ class AsyncClient:
     async def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
         try:
             return await method(request, timeout=self._timeout(timeout_s), metadata=self._metadata)
-        except grpc.RpcError as failure:
-            raise error_from(failure) from None
+        except ResilientRpcError as failure:
+            raise failure.error from None
 
     def _timeout(self, timeout_s: float | None) -> float | None:
         return self._config.deadline_s if timeout_s is None else timeout_s
@@ -205,8 +204,8 @@ class TextStream(AsyncIterator[Chunk]):
                 if event.HasField("delta"):
                     delta = event.delta
                     return Chunk(delta.text, delta.output_index, tuple(delta.token_ids), delta.token_count)
-        except grpc.RpcError as failure:
-            raise error_from(failure) from None
+        except ResilientRpcError as failure:
+            raise failure.error from None
 
     async def __aenter__(self) -> Self:
         return self
@@ -228,11 +227,7 @@ class TextStream(AsyncIterator[Chunk]):
                 request, timeout=self._client._timeout(self._timeout_s), metadata=self._client._metadata
             )
         event = await self._call.read()
-        if event is not grpc.aio.EOF:
-            return event  # type: ignore[no-any-return]
-        if not self._collector.is_complete:
-            raise StreamTruncated("the stream ended without its last event")
-        return None
+        return None if event is grpc.aio.EOF else event
 
 
 def _conversation(messages: str | Sequence[Message]) -> Sequence[Message]:

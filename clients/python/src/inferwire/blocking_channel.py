@@ -1,0 +1,163 @@
+"""The resilient channel for generated stubs without asyncio: one loop in a thread of its own does the work."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Self
+
+import grpc
+
+from inferwire.background_loop import BackgroundLoop
+from inferwire.resilient_channel import ResilientChannel
+from inferwire.settings import ClientConfig
+
+
+class BlockingResilientChannel(grpc.Channel):
+    """Give it to a generated stub: `InferenceServiceStub(BlockingResilientChannel(config))`.
+
+    Nothing is opened before the first call. Safe to share between threads; not to be used across a fork.
+    """
+
+    def __init__(self, config: ClientConfig | str) -> None:
+        """`config`, or the address of a single server."""
+        self._channel = ResilientChannel(config)
+        self._loop = BackgroundLoop("inferwire-channel")
+
+    def __repr__(self) -> str:
+        return f"<BlockingResilientChannel around {self._channel!r}>"
+
+    def unary_unary(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """A callable for a unary RPC, with `future` and `with_call` as usual."""
+        return _BlockingUnary(self._loop, self._channel.unary_unary(method, *arguments, **options))
+
+    def unary_stream(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """A callable for a server-streaming RPC."""
+        return _BlockingStreams(self._loop, self._channel.unary_stream(method, *arguments, **options))
+
+    def stream_unary(self, *arguments: Any, **options: Any) -> Any:
+        """Not part of the contract."""
+        raise NotImplementedError("inferwire has no client-streaming RPCs")
+
+    def stream_stream(self, *arguments: Any, **options: Any) -> Any:
+        """Not part of the contract."""
+        raise NotImplementedError("inferwire has no bidirectional RPCs")
+
+    def subscribe(self, callback: Callable[[grpc.ChannelConnectivity], None], try_to_connect: bool = False) -> None:
+        """Call back once with the present state; changes are not followed."""
+        callback(self._channel.get_state())
+
+    def unsubscribe(self, callback: Callable[[grpc.ChannelConnectivity], None]) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Give up every connection and end the thread."""
+        self._loop.stop(self._channel.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class _BlockingUnary:
+    def __init__(self, loop: BackgroundLoop, callable_: Any) -> None:
+        self._loop = loop
+        self._callable = callable_
+
+    def __call__(self, request: Any, timeout: float | None = None, metadata: Any = None, **options: Any) -> Any:
+        return self.with_call(request, timeout, metadata)[0]
+
+    def with_call(
+        self, request: Any, timeout: float | None = None, metadata: Any = None, **options: Any
+    ) -> tuple[Any, BlockingCall]:
+        """The response and its call."""
+
+        async def work() -> tuple[Any, Any]:
+            call = self._callable(request, timeout=timeout, metadata=metadata)
+            return await call, call
+
+        response, call = self._loop.run(_in_context(work))
+        return response, BlockingCall(self._loop, call)
+
+
+class _BlockingStreams:
+    def __init__(self, loop: BackgroundLoop, callable_: Any) -> None:
+        self._loop = loop
+        self._callable = callable_
+
+    def __call__(
+        self, request: Any, timeout: float | None = None, metadata: Any = None, **options: Any
+    ) -> BlockingStream:
+        async def work() -> Any:
+            return self._callable(request, timeout=timeout, metadata=metadata)
+
+        return BlockingStream(self._loop, self._loop.run(_in_context(work)))
+
+
+class BlockingCall:
+    """What is known of a call."""
+
+    def __init__(self, loop: BackgroundLoop, call: Any) -> None:
+        self._loop = loop
+        self._call = call
+
+    def code(self) -> grpc.StatusCode:
+        """How it ended."""
+        code: grpc.StatusCode = self._loop.run(self._call.code())
+        return code
+
+    def details(self) -> str:
+        """Why it failed; empty when it did not."""
+        details: str = self._loop.run(self._call.details())
+        return details
+
+    def trailing_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
+        """How the call was served."""
+        return tuple(self._loop.run(self._call.trailing_metadata()))
+
+    def cancel(self) -> bool:
+        """End it."""
+
+        async def work() -> bool:
+            return bool(self._call.cancel())
+
+        return self._loop.run(work())
+
+    def is_active(self) -> bool:
+        """Whether it has not ended."""
+        return not self._call.done()
+
+
+class BlockingStream(BlockingCall, Iterator[Any]):
+    """`for` it. Dropping it cancels the call."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        event = self._loop.run(self._call.read())
+        if event is grpc.aio.EOF:
+            raise StopIteration
+        return event
+
+    def __del__(self) -> None:
+        if not self._call.done():
+            self._loop.post(_cancel(self._call))
+
+
+async def _cancel(call: Any) -> None:
+    call.cancel()
+
+
+def _in_context(work: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
+    """The deadline of the call being served is the calling thread's, not the loop's."""
+    context = contextvars.copy_context()
+
+    async def carried() -> Any:
+        for variable, value in context.items():
+            variable.set(value)
+        return await work()
+
+    return carried()

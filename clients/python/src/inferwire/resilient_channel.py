@@ -1,0 +1,322 @@
+"""A channel for generated stubs whose calls survive the loss of servers and regions."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from typing import Any, Self
+
+import grpc
+
+from inferwire.attempts import Metadata, Method
+from inferwire.calls import Exchange, GenerationStream, PlainStream, UnaryExchange
+from inferwire.channels import Fleet
+from inferwire.errors import InferwireError
+from inferwire.policy.deadline import Deadline
+from inferwire.propagation import incoming
+from inferwire.settings import ClientConfig
+
+STREAM_GENERATE = "/inferwire.v1.InferenceService/StreamGenerate"
+
+
+class ResilientRpcError(grpc.aio.AioRpcError):
+    """What a stub raises: a gRPC error like any other, with the typed one in `error`."""
+
+    def __init__(self, error: InferwireError, trailers: Sequence[tuple[str, str | bytes]] = ()) -> None:
+        super().__init__(
+            grpc.StatusCode[error.code],
+            grpc.aio.Metadata(),
+            grpc.aio.Metadata(*trailers),
+            details=error.message,
+        )
+        self.error = error
+
+
+class ResilientChannel(grpc.aio.Channel):
+    """Give it to a generated stub: `InferenceServiceStub(ResilientChannel(config))`.
+
+    Nothing is opened before the first call. It belongs to the process and the event loop of that call; using it in
+    another raises RuntimeError. `Client` and `AsyncClient` use one inside.
+    """
+
+    def __init__(self, config: ClientConfig | str) -> None:
+        """`config`, or the address of a single server."""
+        self.config = ClientConfig.for_address(config) if isinstance(config, str) else config
+        self._fleet: Fleet | None = None
+        self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "idle" if self._fleet is None else repr(self._fleet)
+        return f"<ResilientChannel {state}>"
+
+    def unary_unary(
+        self,
+        method: str,
+        request_serializer: Callable[[Any], bytes] | None = None,
+        response_deserializer: Callable[[bytes], Any] | None = None,
+        _registered_method: bool | None = False,
+    ) -> Any:
+        """A callable for a unary RPC."""
+        return _UnaryCallable(
+            self, Method(path=method, serialize=request_serializer, deserialize=response_deserializer)
+        )
+
+    def unary_stream(
+        self,
+        method: str,
+        request_serializer: Callable[[Any], bytes] | None = None,
+        response_deserializer: Callable[[bytes], Any] | None = None,
+        _registered_method: bool | None = False,
+    ) -> Any:
+        """A callable for a server-streaming RPC."""
+        return _StreamCallable(
+            self, Method(path=method, serialize=request_serializer, deserialize=response_deserializer)
+        )
+
+    def stream_unary(self, *arguments: Any, **options: Any) -> Any:
+        """Not part of the contract."""
+        raise NotImplementedError("inferwire has no client-streaming RPCs")
+
+    def stream_stream(self, *arguments: Any, **options: Any) -> Any:
+        """Not part of the contract."""
+        raise NotImplementedError("inferwire has no bidirectional RPCs")
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        """SHUTDOWN once closed, READY while an endpoint may serve, else IDLE."""
+        if self._is_closed:
+            return grpc.ChannelConnectivity.SHUTDOWN
+        is_up = self._fleet is not None and any(link.state.is_healthy for link in self._fleet.links)
+        return grpc.ChannelConnectivity.READY if is_up else grpc.ChannelConnectivity.IDLE
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        """Return when `get_state` differs."""
+        await self.fleet().until(lambda: self.get_state() is not last_observed_state)
+
+    async def channel_ready(self) -> None:
+        """Return when an endpoint says that it serves."""
+        fleet = self.fleet()
+        await fleet.open()
+        await fleet.until(lambda: any(link.state.is_serving for link in fleet.links))
+
+    def fleet(self) -> Fleet:
+        """The endpoints, opened in this process and loop if they are not yet."""
+        if self._is_closed:
+            raise RuntimeError("this channel is closed")
+        here = (os.getpid(), asyncio.get_running_loop())
+        if self._fleet is None or self._owner is None:
+            self._fleet, self._owner = Fleet(self.config), here
+        elif self._owner[0] != here[0]:
+            raise RuntimeError("this channel was opened before a fork; make one in the child process")
+        elif self._owner[1] is not here[1]:
+            raise RuntimeError("this channel belongs to another event loop; make one for each")
+        return self._fleet
+
+    async def close(self, grace: float | None = None) -> None:
+        """Give up every connection; running calls end as cancelled."""
+        self._is_closed = True
+        fleet, self._fleet = self._fleet, None
+        if fleet is not None:
+            await fleet.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+
+class _Callable:
+    def __init__(self, channel: ResilientChannel, method: Method) -> None:
+        self._channel = channel
+        self._method = method
+
+    def _deadline(self, timeout: float | None) -> Deadline:
+        return Deadline.for_call(
+            time.monotonic(),
+            timeout_s=timeout,
+            default_s=self._channel.config.deadline_s if self._method.is_generation else None,
+            incoming=incoming().deadline,
+        )
+
+    def _exchange(self, kind: type[Exchange], timeout: float | None, metadata: Metadata | None) -> Any:
+        return kind(
+            self._channel.fleet(),
+            self._method,
+            tuple(metadata or ()),
+            self._deadline(timeout),
+            may_retry=not incoming().is_retried_above,
+        )
+
+
+class _UnaryCallable(_Callable):
+    def __call__(
+        self,
+        request: Any,
+        *,
+        timeout: float | None = None,
+        metadata: Any = None,
+        credentials: grpc.CallCredentials | None = None,
+        wait_for_ready: bool | None = None,
+        compression: grpc.Compression | None = None,
+    ) -> Any:
+        return ResilientUnaryCall(self._exchange(UnaryExchange, timeout, metadata), request)
+
+
+class _StreamCallable(_Callable):
+    def __call__(
+        self,
+        request: Any,
+        *,
+        timeout: float | None = None,
+        metadata: Any = None,
+        credentials: grpc.CallCredentials | None = None,
+        wait_for_ready: bool | None = None,
+        compression: grpc.Compression | None = None,
+    ) -> Any:
+        kind = GenerationStream if self._method.path == STREAM_GENERATE else PlainStream
+        return ResilientStreamCall(self._exchange(kind, timeout, metadata), request)
+
+
+class _Call:
+    """The parts of grpc.aio.Call that both kinds have."""
+
+    def __init__(self, exchange: Any) -> None:
+        self._exchange = exchange
+        self._error: ResilientRpcError | None = None
+        self._is_done = False
+        self._is_cancelled = False
+        self._callbacks: list[Callable[[Any], None]] = []
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self._is_done
+
+    def cancelled(self) -> bool:
+        """Whether this side cancelled it."""
+        return self._is_cancelled
+
+    def time_remaining(self) -> float | None:
+        """Seconds until the deadline."""
+        return self._exchange.journey.remaining()  # type: ignore[no-any-return]
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Call back at the end, or now when it has ended."""
+        if self._is_done:
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    async def initial_metadata(self) -> grpc.aio.Metadata:
+        """Always empty: attempts differ in it."""
+        return grpc.aio.Metadata()
+
+    async def trailing_metadata(self) -> grpc.aio.Metadata:
+        """How the call was served: attempts, endpoint, and where it was resumed."""
+        return grpc.aio.Metadata(*self._exchange.trailers())
+
+    async def code(self) -> grpc.StatusCode:
+        """How it ended."""
+        if self._is_cancelled:
+            return grpc.StatusCode.CANCELLED
+        return grpc.StatusCode.OK if self._error is None else self._error.code()
+
+    async def details(self) -> str:
+        """Why it failed; empty when it did not."""
+        return "" if self._error is None else self._error.details() or ""
+
+    def _failed(self, error: InferwireError) -> ResilientRpcError:
+        self._error = ResilientRpcError(error, self._exchange.trailers())
+        self._ended()
+        return self._error
+
+    def _ended(self) -> None:
+        if not self._is_done:
+            self._is_done = True
+            for callback in self._callbacks:
+                callback(self)
+
+
+class ResilientUnaryCall(_Call):
+    """Await it."""
+
+    def __init__(self, exchange: UnaryExchange, request: Any) -> None:
+        super().__init__(exchange)
+        self._task = asyncio.create_task(exchange.run(request))
+
+    def cancel(self) -> bool:
+        """End it."""
+        if self._is_done or self._task.done():
+            return False
+        self._is_cancelled = True
+        return self._task.cancel()
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._result().__await__()
+
+    async def _result(self) -> Any:
+        try:
+            response = await self._task
+        except InferwireError as error:
+            raise self._error or self._failed(error) from None
+        except asyncio.CancelledError:
+            self._is_cancelled = True
+            self._task.cancel()
+            self._ended()
+            raise
+        self._ended()
+        return response
+
+
+class ResilientStreamCall(_Call):
+    """`async for` it, or `read()` until EOF."""
+
+    def __init__(self, exchange: Any, request: Any) -> None:
+        super().__init__(exchange)
+        self._events: AsyncIterator[Any] = exchange.events(request)
+        self._reader: asyncio.Task[Any] | None = None
+
+    def cancel(self) -> bool:
+        """End it: the server stops generating."""
+        if self._is_done or self._is_cancelled:
+            return False
+        self._is_cancelled = True
+        if self._exchange.call is not None:
+            self._exchange.call.cancel()
+        if self._reader is not None:
+            self._reader.cancel()
+        self._ended()
+        return True
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        event = await self.read()
+        if event is grpc.aio.EOF:
+            raise StopAsyncIteration
+        return event
+
+    async def read(self) -> Any:
+        """The next event, or EOF."""
+        if self._error is not None:
+            raise self._error
+        if self._is_cancelled:
+            raise asyncio.CancelledError
+        self._reader = asyncio.current_task()
+        try:
+            return await anext(self._events)
+        except StopAsyncIteration:
+            self._ended()
+            return grpc.aio.EOF
+        except InferwireError as error:
+            raise self._failed(error) from None
+        finally:
+            self._reader = None
+
+    def __del__(self) -> None:
+        # A reader that breaks out of its loop leaves no other trace.
+        if not self._is_done and self._exchange.call is not None:
+            self._exchange.call.cancel()
