@@ -1,4 +1,4 @@
-"""Health tells the truth: before the model is loaded, while it serves, when the engine dies or falls silent, and after."""
+"""Health tells the truth: before the model is loaded, while it serves, when the engine dies or freezes, and after."""
 
 from __future__ import annotations
 
