@@ -39,6 +39,7 @@ def release_all(output: OutputText, token_ids: Sequence[int], draw: random.Rando
     return text + released.text, tokens + released.token_count, output.stop
 
 
+@pytest.mark.case("H08")
 @given(IDS, st.integers(0, 2**32))
 def test_random_bytes_decode_as_they_do_at_once(token_ids: list[int], seed: int) -> None:
     text, tokens, _ = release_all(OutputText(BYTE_LEVEL.decoder()), token_ids, random.Random(seed))
@@ -57,6 +58,7 @@ def test_what_is_resumed_at_any_release_continues_exactly(token_ids: list[int], 
     assert (held.text + text, held.token_count + tokens, stop) == whole
 
 
+@pytest.mark.case("H08")
 @given(IDS)
 def test_no_text_given_out_ends_inside_a_character(token_ids: list[int]) -> None:
     output = OutputText(BYTE_LEVEL.decoder())
@@ -68,7 +70,6 @@ def test_no_text_given_out_ends_inside_a_character(token_ids: list[int]) -> None
         assert not released.text or decode_all(BYTE_LEVEL.decoder(), sent).endswith(released.text[-1])
 
 
-@pytest.mark.case("H08")
 @pytest.mark.parametrize("seed", range(64))
 def test_text_of_pieces_and_bytes_decodes_as_at_once_wherever_it_is_text(seed: int) -> None:
     draw = random.Random(seed)
@@ -78,6 +79,7 @@ def test_text_of_pieces_and_bytes_decodes_as_at_once_wherever_it_is_text(seed: i
     assert release_all(OutputText(BYTE_FALLBACK.decoder()), ids, draw)[0] == whole
 
 
+@pytest.mark.case("H08")
 @given(st.lists(st.integers(0, BYTE_FALLBACK.vocabulary_size - 1), max_size=60), st.integers(0, 2**32))
 def test_random_pieces_and_bytes_never_break_the_stream(token_ids: list[int], seed: int) -> None:
     text, tokens, _ = release_all(OutputText(BYTE_FALLBACK.decoder()), token_ids, random.Random(seed))
