@@ -98,7 +98,7 @@ class InferenceServer:
         )
         self._server = build_server(
             Servicers(
-                inference=InferenceServicer(self.intake, self.sessions, self._info()),
+                inference=InferenceServicer(self.intake, self.sessions, self._info(), reporter),
                 models=ModelServicer(self.intake),
                 operations=OperationsServicer(
                     self.sessions,

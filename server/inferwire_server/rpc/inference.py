@@ -12,8 +12,10 @@ from inferwire.v1 import generation_pb2, inference_pb2, inference_pb2_grpc
 from inferwire_server.domain.generation import Event
 from inferwire_server.rpc import translate
 from inferwire_server.rpc.call import Call, current_call
+from inferwire_server.rpc.load_trailer import load_trailer
 from inferwire_server.rpc.server_info import ServerInfo
 from inferwire_server.scheduling.intake import Intake
+from inferwire_server.scheduling.load_report import LoadReporter
 from inferwire_server.scheduling.reading import Reading
 from inferwire_server.scheduling.sessions import Sessions
 
@@ -23,7 +25,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     """Generation and tokenising."""
 
-    def __init__(self, intake: Intake, sessions: Sessions, info: ServerInfo) -> None:
+    def __init__(self, intake: Intake, sessions: Sessions, info: ServerInfo, load: LoadReporter) -> None:
+        self._load = load
         self._intake = intake
         self._sessions = sessions
         self._info = info
@@ -37,6 +40,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             while not reading.is_exhausted:
                 await reading.wait()
                 events += reading.take()
+        context.set_trailing_metadata(load_trailer(self._load.utilization()))
         return translate.ResponseWriter(request.output).whole(events)
 
     async def StreamGenerate(  # type: ignore[override]
@@ -51,6 +55,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         interval = translate.seconds(request.progress_interval, "progress_interval")
         async with await self._open(request, is_streaming=True) as reading:
             await deliver(reading, send, progress_interval_s=interval or None)
+        context.set_trailing_metadata(load_trailer(self._load.utilization()))
 
     async def Tokenize(
         self, request: inference_pb2.TokenizeRequest, context: Context

@@ -92,6 +92,11 @@ class LoadReporter:
         self._output.add(count, now)
         self._tenant(session.caller.tenant, now).add(count, now)
 
+    def utilization(self) -> float:
+        """Sequences running and waiting over those that fit one batch; above 1 when requests wait. Never quite 0."""
+        most = self._engine.capabilities.max_running
+        return max(0.01, (self._engine.load().running + self._queue.waiting) / most)
+
     def report(self) -> LoadReport:
         """A snapshot."""
         now = self._clock()
