@@ -42,7 +42,7 @@ class Settings(BaseSettings):
     profile: Literal["fast", "exact"] = "fast"
     """OpenVINO: `exact` computes in f32, repeatable and the same alone and in a batch, at about half the speed."""
     prefix_caching: Literal["auto", "off", "shared"] = "auto"
-    """`auto` turns it off where the engine cannot keep several tenants apart; `shared` accepts that they share."""
+    """`auto`: on, and where the engine cannot keep tenants apart, for one tenant only; `shared`: for all of them."""
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 50051

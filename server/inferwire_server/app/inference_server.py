@@ -27,6 +27,7 @@ from inferwire_server.rpc.server import SERVICES, Servicers, build_server
 from inferwire_server.rpc.server_info import ServerInfo
 from inferwire_server.scheduling.admission import Admission
 from inferwire_server.scheduling.admission_policy import AdmissionPolicy, Bounds
+from inferwire_server.scheduling.cache_sharing import SoleTenant
 from inferwire_server.scheduling.canary import Canary
 from inferwire_server.scheduling.drain_rate import DrainRate
 from inferwire_server.scheduling.fair_queue import FairQueue
@@ -72,6 +73,7 @@ class InferenceServer:
             self._make_policy,
             max_queue_time_s=settings.max_queue_time,
             refuse_late=settings.refuse_late,
+            sole_tenant=None if settings.prefix_caching == "shared" else SoleTenant(),
         )
         self.intake = Intake(model.facts, engine, model.encoder, self.lifecycle)
         self.sessions = Sessions(

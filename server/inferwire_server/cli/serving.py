@@ -27,6 +27,11 @@ from inferwire_server.settings import Settings, SettingsError, load_settings
 @click.option(
     "--profile", type=click.Choice(["fast", "exact"]), help="OpenVINO: speed, or repeatable f32. Default: fast."
 )
+@click.option(
+    "--prefix-caching",
+    type=click.Choice(["auto", "off", "shared"]),
+    help="auto: for one tenant only where the engine cannot keep tenants apart. Default: auto.",
+)
 @click.option("--host", help="Address to listen on. Default: 127.0.0.1.")
 @click.option("--port", type=int, help="gRPC port; 0 picks a free one. Default: 50051.")
 @click.option("--metrics-port", type=int, help="Port of the Prometheus page; 0 picks a free one. Default: 9090.")

@@ -16,6 +16,7 @@ from inferwire_server.domain.engine import Engine, EngineRequest, EngineState
 from inferwire_server.domain.errors import EngineDown, Overloaded, ServiceError, WouldExceed
 from inferwire_server.domain.generation import Priority, Progress, Stage
 from inferwire_server.scheduling.admission_policy import AdmissionPolicy
+from inferwire_server.scheduling.cache_sharing import SoleTenant
 from inferwire_server.scheduling.drain_rate import DrainRate
 from inferwire_server.scheduling.estimator import Estimator, Run, require_in_time
 from inferwire_server.scheduling.fair_queue import FairQueue
@@ -24,7 +25,6 @@ from inferwire_server.scheduling.load_report import LoadReporter
 from inferwire_server.scheduling.session import Phase, Session, SessionOutput, cache_namespace
 from inferwire_server.scheduling.staggering import Leader, Staggering
 from inferwire_server.scheduling.ticket import Ticket
-
 
 _LEAST_TIME_S = 0.01
 """No engine answers sooner."""
@@ -52,6 +52,7 @@ class Admission:
         *,
         max_queue_time_s: float,
         refuse_late: bool = True,
+        sole_tenant: SoleTenant | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`make_policy` is called once the engine has started, for its capabilities are not known before."""
@@ -63,6 +64,7 @@ class Admission:
         self._policy: AdmissionPolicy | None = None
         self._max_queue_time_s = max_queue_time_s
         self._refuse_late = refuse_late
+        self._sole_tenant = sole_tenant
         self._clock = clock
         self._estimator = Estimator()
         self._drain_rate = DrainRate()
@@ -87,6 +89,8 @@ class Admission:
         now = self._clock()
         self._lifecycle.check(now)
         _require_time_left(deadline, now)
+        if self._sole_tenant is not None:
+            self._sole_tenant.check(caller, self._engine.capabilities)
         self.policy.check_arrival(
             self._queue, tenant=caller.tenant, priority=priority, preparing=self._preparing, now=now
         )
