@@ -100,6 +100,16 @@ class Sessions:
         """Generations waiting or running, those the engine has yet to let go included."""
         return len(self._unreleased)
 
+    @property
+    def num_replayable(self) -> int:
+        """Finished generations that can be read again."""
+        return len(self._finished)
+
+    @property
+    def replayable_bytes(self) -> int:
+        """About what they keep in memory."""
+        return self._finished_bytes
+
     def live(self) -> Iterator[Session]:
         """Oldest first."""
         return (entry.session for entry in self._live.values())
