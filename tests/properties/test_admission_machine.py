@@ -37,7 +37,7 @@ class AdmissionMachine(RuleBasedStateMachine):
     @rule(
         tenant=st.sampled_from(["a", "b", "c"]),
         priority=st.sampled_from(Priority),
-        prompt_tokens=st.integers(1, 900),
+        prompt_tokens=st.integers(1, 600),
         max_output_tokens=st.integers(1, 100),
     )
     def arrive(self, tenant: str, priority: Priority, prompt_tokens: int, max_output_tokens: int) -> None:

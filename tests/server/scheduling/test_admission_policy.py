@@ -87,6 +87,13 @@ class TestBounds:
         assert blocked.is_waiting
         assert check_pushed(policy, queue, urgent, free=1) == []
 
+    def test_a_free_slot_does_not_make_kv_blocks(self) -> None:
+        policy, queue = make_policy(kv_blocks=64), FairQueue[str]()
+        queue.pop(push(queue, "running", kv_blocks=60))
+
+        with pytest.raises(Overloaded, match="KV blocks"):
+            check_pushed(policy, queue, push(queue, "next", kv_blocks=5), free=1)
+
     def test_bounds_too_small_for_the_engine_are_refused_at_the_start(self) -> None:
         with pytest.raises(ValueError, match="at least the context, 512"):
             make_policy(tokens=CONTEXT - 1)
@@ -180,6 +187,14 @@ class TestDisplacement:
         displaced = check_pushed(policy, queue, push(queue, "l", tenant="light", tokens=250))
 
         assert len(displaced) == 3
+
+    def test_who_leaves_for_one_bound_counts_for_the_other(self) -> None:
+        policy, queue = make_policy(requests=10, tokens=1000), FairQueue[str]()
+        push_all(queue, ["h"] * 10, tenant="heavy", tokens=100)
+
+        displaced = check_pushed(policy, queue, push(queue, "l", tenant="light", tokens=150))
+
+        assert len(set(displaced)) == len(displaced) == 2
 
     def test_nobody_leaves_when_it_would_not_be_enough(self) -> None:
         policy, queue = make_policy(requests=100, tokens=1000), FairQueue[str]()
