@@ -28,7 +28,8 @@ def compile_into(folder: Path) -> None:
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     sources = sorted((PROTO / PACKAGE).glob("*.proto"))
     arguments = ["protoc", f"-I{PROTO}", f"-I{well_known}"]
-    arguments += [f"--{kind}_out={folder}" for kind in ("python", "grpc_python", "mypy", "mypy_grpc")]
+    arguments += [f"--{kind}_out={folder}" for kind in ("python", "grpc_python")]
+    arguments += [f"--{kind}_out=quiet:{folder}" for kind in ("mypy", "mypy_grpc")]
     if protoc.main([*arguments, *map(str, sources)]) != 0:
         raise SystemExit("protoc failed")
     for source in sources:

@@ -75,7 +75,7 @@ class InferenceServer:
             refuse_late=settings.refuse_late,
             sole_tenant=None if settings.prefix_caching == "shared" else SoleTenant(),
         )
-        self.intake = Intake(model.facts, engine, model.encoder, self.lifecycle)
+        self.intake = Intake(model.facts, engine, model.encoder, model.pool, self.lifecycle)
         self.sessions = Sessions(
             self.intake,
             self._admission,
@@ -216,6 +216,7 @@ class InferenceServer:
         self.health.close()
         await asyncio.gather(self._server.stop(_FLUSH_GRACE_S), self._close_metrics())
         await self.model.engine.shutdown(_FLUSH_GRACE_S)
+        self.model.pool.close()
         _log.info("stopped")
         self._stopped.set()
 

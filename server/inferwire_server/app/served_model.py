@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
@@ -32,6 +32,8 @@ class ServedModel:
     facts: ModelFacts
     tokenizer: Tokenizer
     encoder: PromptEncoder
+    pool: TextPool
+    """Threads for texts; closed with the server."""
     engine: Engine
     verify: Callable[[], None]
     """Proves the files against their manifest; slow, so not for the serving loop."""
@@ -75,10 +77,12 @@ def scripted_model(engine: Engine, max_context_tokens: int) -> ServedModel:
 
     tokenizer = Tokenizer(tokenizer_json().encode())
     facts = scripted_model_facts(max_context_tokens)
+    pool = TextPool()
     return ServedModel(
         facts=facts,
         tokenizer=tokenizer,
-        encoder=_encoder(CHAT_TEMPLATE, tokenizer),
+        encoder=PromptEncoder(tokenizer, ChatTemplate(CHAT_TEMPLATE, tokenizer, roles=facts.chat_roles), pool),
+        pool=pool,
         engine=engine,
         verify=_nothing_to_verify,
     )
@@ -106,10 +110,16 @@ def _openvino(settings: Settings) -> ServedModel:
         },
     )
     tokenizer = Tokenizer.load(stored.tokenizer_path)
+    manifest = stored.manifest
+    template = _template(
+        stored.chat_template, tokenizer, facts.chat_roles, manifest.beginning_token_id, manifest.end_token_ids
+    )
+    pool = TextPool()
     return ServedModel(
         facts=facts,
         tokenizer=tokenizer,
-        encoder=_encoder(stored.chat_template, tokenizer),
+        encoder=PromptEncoder(tokenizer, template, pool),
+        pool=pool,
         engine=OpenVinoEngine(options),
         verify=lambda: _verify_fitting(stored, settings.profile, options.kv_blocks, options.kv_gib),
     )
@@ -122,9 +132,15 @@ def _verify_fitting(stored: ModelVersion, profile: str, kv_blocks: int | None, k
     stored.verify()
 
 
-def _encoder(chat_template: str | None, tokenizer: Tokenizer) -> PromptEncoder:
-    template = None if chat_template is None else ChatTemplate(chat_template, tokenizer)
-    return PromptEncoder(tokenizer, template, TextPool())
+def _template(
+    source: str | None, tokenizer: Tokenizer, roles: Sequence[str], beginning_id: int | None, end_ids: Iterable[int]
+) -> ChatTemplate | None:
+    if source is None:
+        return None
+    end_id = min(end_ids, default=None)
+    named = {"bos_token": beginning_id, "eos_token": end_id}
+    special = {name: tokenizer.piece_bytes(number).decode() for name, number in named.items() if number is not None}
+    return ChatTemplate(source, tokenizer, roles=roles, special_tokens=special)
 
 
 def _stored(settings: Settings) -> ModelVersion:

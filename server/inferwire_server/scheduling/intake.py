@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from inferwire_server.domain.caller import Caller
 from inferwire_server.domain.engine import Capabilities, Engine, EngineState
@@ -15,6 +16,8 @@ from inferwire_server.domain.request import Conversation, GenerationDraft
 from inferwire_server.scheduling.lifecycle import Lifecycle, ServerState
 from inferwire_server.scheduling.session import prompt_digest
 from inferwire_server.scheduling.validation import check_draft, check_has_chat
+from inferwire_server.text.grammar import check_grammar
+from inferwire_server.text.pool import TextPool
 from inferwire_server.text.prompt import PromptEncoder
 
 
@@ -35,6 +38,7 @@ class Intake:
         facts: ModelFacts,
         engine: Engine,
         encoder: PromptEncoder,
+        pool: TextPool,
         lifecycle: Lifecycle,
         *,
         draw_seed: Callable[[], int] = lambda: secrets.randbits(32),
@@ -42,6 +46,7 @@ class Intake:
         self.facts = facts
         self._engine = engine
         self._encoder = encoder
+        self._pool = pool
         self._lifecycle = lifecycle
         self._draw_seed = draw_seed
         self._names = {facts.name, facts.qualified_name, *facts.aliases}
@@ -72,6 +77,7 @@ class Intake:
         facts, capabilities = self.facts, self.capabilities
         check_draft(draft, facts, capabilities)
         if draft.grammar is not None:
+            await self._pool.run(partial(check_grammar, draft.grammar), holds_lock=True, deadline=draft.deadline)
             await self._engine.check(draft.grammar)
         token_ids = await self._prompt_tokens(draft)
         resume = self._checked_resume(draft, token_ids)

@@ -8,17 +8,11 @@ from collections.abc import Iterable
 
 from inferwire_server.domain.engine import Capabilities
 from inferwire_server.domain.errors import CapabilityAbsent, InvalidRequest, ModelMismatch
-from inferwire_server.domain.generation import Grammar, GrammarKind
 from inferwire_server.domain.limits import LAYER_FIELDS, LIMITS
 from inferwire_server.domain.model import ModelFacts
 from inferwire_server.domain.request import Conversation, GenerationDraft, SamplingDraft
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]+")
-_GRAMMAR_BYTES = {
-    GrammarKind.JSON_SCHEMA: LIMITS.json_schema_bytes,
-    GrammarKind.REGEX: LIMITS.regex_bytes,
-    GrammarKind.EBNF: LIMITS.ebnf_bytes,
-}
 
 
 def honoured_fields(capabilities: Capabilities, facts: ModelFacts) -> frozenset[str]:
@@ -43,7 +37,6 @@ def check_draft(draft: GenerationDraft, facts: ModelFacts, capabilities: Capabil
     _check_lengths(draft, facts)
     check_sampling(draft.sampling, facts.vocabulary_size)
     _check_stop(draft, facts)
-    _check_grammar(draft.grammar)
     _check_output(draft, capabilities)
     _check_waiting(draft)
     _check_resume(draft, facts)
@@ -137,28 +130,6 @@ def _check_stop(draft: GenerationDraft, facts: ModelFacts) -> None:
             raise _outside_vocabulary(f"stop.token_ids[{index}]", token_id, facts)
     limit = draft.max_output_tokens or facts.max_context_tokens - 1
     _at_most("stop.min_output_tokens", draft.min_output_tokens, limit, "tokens")
-
-
-def _check_grammar(grammar: Grammar | None) -> None:
-    if grammar is None:
-        return
-    path = f"structured_output.{grammar.kind.value}"
-    if grammar.kind is not GrammarKind.CHOICES:
-        if not grammar.source:
-            raise InvalidRequest(path, "must not be empty")
-        _at_most(path, len(grammar.source.encode()), _GRAMMAR_BYTES[grammar.kind], "bytes")
-        return
-    if not grammar.texts:
-        raise InvalidRequest(f"{path}.texts", "must not be empty")
-    _at_most(f"{path}.texts", len(grammar.texts), LIMITS.choices, "texts")
-    seen: set[str] = set()
-    for index, text in enumerate(grammar.texts):
-        if not text:
-            raise InvalidRequest(f"{path}.texts[{index}]", "must not be empty")
-        _at_most(f"{path}.texts[{index}]", len(text), LIMITS.choice_length, "characters")
-        if text in seen:
-            raise InvalidRequest(f"{path}.texts[{index}]", "named twice")
-        seen.add(text)
 
 
 def _check_output(draft: GenerationDraft, capabilities: Capabilities) -> None:

@@ -567,7 +567,9 @@ class StructuredOutput(_message.Message):
     EBNF_FIELD_NUMBER: _builtins.int
     CHOICES_FIELD_NUMBER: _builtins.int
     json_schema: _builtins.str
-    """A JSON schema; at most 64 KiB. A keyword that cannot be enforced is refused."""
+    """A JSON schema; at most 64 KiB, 64 levels, 256 properties, and 1,000 for counts and lengths in it.
+    A keyword that cannot be enforced is refused.
+    """
     regex: _builtins.str
     """A regular expression that the whole output matches; at most 8 KiB."""
     ebnf: _builtins.str
