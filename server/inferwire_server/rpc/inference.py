@@ -35,11 +35,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self, request: generation_pb2.GenerateRequest, context: Context
     ) -> generation_pb2.GenerateResponse:
         """Collect the whole log, then reply once."""
-        events: list[Event] = []
         async with await self._open(request, is_streaming=False) as reading:
-            while not reading.is_exhausted:
-                await reading.wait()
-                events += reading.take()
+            events = await reading.all()
         context.set_trailing_metadata(load_trailer(self._load.utilization()))
         return translate.ResponseWriter(request.output).whole(events)
 
@@ -47,14 +44,10 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self, request: generation_pb2.GenerateRequest, context: Context
     ) -> None:
         """Send the log as it grows; a reader that lags gets fewer, larger messages."""
-        writer = translate.ResponseWriter(request.output)
-
-        async def send(event: Event) -> None:
-            await context.write(writer.message(event))
-
+        message, write = translate.ResponseWriter(request.output).message, context.write
         interval = translate.seconds(request.progress_interval, "progress_interval")
         async with await self._open(request, is_streaming=True) as reading:
-            await deliver(reading, send, progress_interval_s=interval or None)
+            await deliver(reading, lambda event: write(message(event)), progress_interval_s=interval or None)
         context.set_trailing_metadata(load_trailer(self._load.utilization()))
 
     async def Tokenize(
@@ -104,16 +97,14 @@ async def deliver(
     """Send every event of a log; in silences, a Progress each interval."""
     while not reading.is_exhausted:
         if progress_interval_s is None:
-            await reading.wait()
+            events = await reading.next()
         else:
             try:
                 async with asyncio.timeout(progress_interval_s):
-                    await reading.wait()
+                    events = await reading.next()
             except TimeoutError:
-                await send(reading.progress())
-                reading.sent()
-                continue
-        for event in reading.take():
+                events = [reading.progress()]
+        for event in events:
             await send(event)
             reading.sent()
 

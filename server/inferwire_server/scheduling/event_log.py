@@ -51,6 +51,7 @@ class EventLog:
         self._outputs = [_OutputLog(first) for first in first_tokens]
         self._outcome: Completed | ServiceError | None = None
         self._waiters: list[asyncio.Future[None]] = []
+        self._end_waiters: list[asyncio.Future[None]] = []
 
     def __repr__(self) -> str:
         tokens = "+".join(str(len(output.token_ids)) for output in self._outputs)
@@ -102,6 +103,7 @@ class EventLog:
         if self._outcome is None:
             self._outcome = outcome
             self._wake()
+            _wake(self._end_waiters)
 
     def reader(self) -> LogReader:
         """A reader at the beginning."""
@@ -139,19 +141,17 @@ class EventLog:
 
     def _wake(self) -> None:
         if self._waiters:
-            waiters, self._waiters = self._waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+            _wake(self._waiters)
 
 
 class LogReader:
     """A cursor in an event log."""
 
-    __slots__ = ("_finished", "_log", "_outcome_seen", "_pieces", "_prompt_seen", "_started_seen")
+    __slots__ = ("_finished", "_log", "_only", "_outcome_seen", "_pieces", "_prompt_seen", "_started_seen")
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
+        self._only = log._outputs[0] if len(log._outputs) == 1 else None
         self._started_seen = False
         self._prompt_seen = False
         self._outcome_seen = False
@@ -162,6 +162,11 @@ class LogReader:
     def is_exhausted(self) -> bool:
         """Whether the last event has been taken."""
         return self._outcome_seen
+
+    @property
+    def has_outcome(self) -> bool:
+        """Whether nothing more will be written."""
+        return self._log._outcome is not None
 
     def has_news(self) -> bool:
         """Whether `take` would return anything, or raise."""
@@ -183,6 +188,14 @@ class LogReader:
         Raises the error that ended the generation once everything before it has been taken.
         """
         log = self._log
+        output = self._only
+        has_begun = self._started_seen and (self._prompt_seen or log._prompt_logprobs is None)
+        if has_begun and output is not None and output.finished is None and log._outcome is None:
+            piece = self._pieces[0]
+            if len(output.ends) == piece:
+                return []
+            delta, self._pieces[0] = _delta(0, output, piece)
+            return [delta]
         events: list[Event] = []
         if not self._started_seen and log._started is not None:
             self._started_seen = True
@@ -213,16 +226,31 @@ class LogReader:
 
     async def wait(self) -> None:
         """Return when there is news."""
-        if self.has_news():
-            return
-        waiter = asyncio.get_running_loop().create_future()
-        self._log._waiters.append(waiter)
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            if waiter in self._log._waiters:
-                self._log._waiters.remove(waiter)
-            raise
+        if not self.has_news():
+            await _woken(self._log._waiters)
+
+    async def wait_for_end(self) -> None:
+        """Return when nothing more will be written."""
+        if self._log._outcome is None:
+            await _woken(self._log._end_waiters)
+
+
+async def _woken(waiters: list[asyncio.Future[None]]) -> None:
+    waiter = asyncio.get_running_loop().create_future()
+    waiters.append(waiter)
+    try:
+        await waiter
+    except asyncio.CancelledError:
+        if waiter in waiters:
+            waiters.remove(waiter)
+        raise
+
+
+def _wake(waiters: list[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
+    waiters.clear()
 
 
 def _delta(index: int, output: _OutputLog, piece: int) -> tuple[Delta, int]:
@@ -234,10 +262,10 @@ def _delta(index: int, output: _OutputLog, piece: int) -> tuple[Delta, int]:
         stop = max(piece + 1, bisect_right(ends, begin + MAX_DELTA_TOKENS, piece))
     end = ends[stop - 1]
     delta = Delta(
-        output_index=index,
-        token_offset=output.first_token + begin,
-        token_ids=output.token_ids[begin:end],
-        text=texts[piece] if stop == piece + 1 else "".join(texts[piece:stop]),
-        logprobs=output.logprobs[begin:end] if output.logprobs else (),
+        index,
+        output.first_token + begin,
+        output.token_ids[begin:end],
+        texts[piece] if stop == piece + 1 else "".join(texts[piece:stop]),
+        output.logprobs[begin:end] if output.logprobs else (),
     )
     return delta, stop

@@ -13,12 +13,15 @@ from inferwire_server.domain.generation import Continuation, Event, Progress, St
 from inferwire_server.scheduling.event_log import LogReader
 from inferwire_server.scheduling.session import Session
 
+_MOST_HURRIES = 2
+_GATHERING_S = 0.02
+
 
 class Reading:
     """`async with` it in the task that delivers; leaving it tells the session that this reader is gone.
 
-    The task calls `wait`, `take` and, after each message it has sent, `sent`. `interrupt` ends the reading from
-    outside, even while the task is blocked in sending what nobody reads.
+    The task calls `next` and, after each message it has sent, `sent`. `interrupt` ends the reading from outside, even
+    while the task is blocked in sending what nobody reads.
     """
 
     def __init__(
@@ -45,6 +48,8 @@ class Reading:
         self._has_sent = False
         self._has_cancelled_task = False
         self._is_gone = False
+        self._hurries = 0
+        """How many times in a row there was news without a wait."""
 
     def __repr__(self) -> str:
         return f"<Reading of {self.session!r}>"
@@ -58,19 +63,29 @@ class Reading:
         """Whether one message has been on its way for that long."""
         return self._sending_since is not None and now - self._sending_since >= stall_time_s
 
-    async def wait(self) -> None:
-        """Return when there is news."""
-        self._sending_since = None
-        try:
-            await self._reader.wait()
-        finally:
-            self._sending_since = self._clock()
+    async def next(self) -> list[Event]:
+        """The next events, once there are any. Raises the error that ended the generation.
 
-    def take(self) -> list[Event]:
-        """The next events. Raises the error that ended the generation."""
-        events = self._reader.take()
-        if self._continuation and events and isinstance(events[0], Started):
-            events[0] = events[0].continued(self._continuation)
+        A reader that finds some without having to wait, time and again, is slower than the engine. It then lets a
+        moment's worth of tokens come together, because a message costs many times what a token costs.
+        """
+        self._sending_since = None
+        if not self._reader.has_news():
+            self._hurries = 0
+            await self._reader.wait()
+        elif self._hurries < _MOST_HURRIES:
+            self._hurries += 1
+        elif not self._reader.has_outcome:
+            await asyncio.sleep(_GATHERING_S)
+        self._sending_since = self._clock()
+        return self._take()
+
+    async def all(self) -> list[Event]:
+        """Every event, once the generation has ended. Raises the error that ended it."""
+        await self._reader.wait_for_end()
+        events: list[Event] = []
+        while not self._reader.is_exhausted:
+            events += self._take()
         return events
 
     def sent(self) -> None:
@@ -79,6 +94,12 @@ class Reading:
         self._has_sent = True
         if self.interruption is not None:
             raise self.interruption
+
+    def _take(self) -> list[Event]:
+        events = self._reader.take()
+        if self._continuation and events and isinstance(events[0], Started):
+            events[0] = events[0].continued(self._continuation)
+        return events
 
     def progress(self) -> Progress:
         """A sign of life."""

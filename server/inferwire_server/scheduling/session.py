@@ -289,10 +289,13 @@ class Session:
         output.last_tokens_at = now
         self._observer.tokens(self.generation, self.caller, count, gap)
         self.on_served(self, count)
-        output.pending_ids += event.token_ids
-        output.pending_logprobs += event.logprobs
         released = output.text.push(event.token_ids)
-        self._release(output, released)
+        if released.token_count == count and not output.pending_ids:
+            self.log.append(output.index, event.token_ids, released.text, event.logprobs)
+        else:
+            output.pending_ids += event.token_ids
+            output.pending_logprobs += event.logprobs
+            self._release(output, released)
         if released.stop is not None:
             self._finish(output, FinishReason.STOP, stop_string=released.stop)
             if output.stream is not None:
