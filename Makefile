@@ -58,20 +58,14 @@ bench: .venv/.dev ## Measure the goals and print them as ratios
 	@$(BIN)/python -m bench
 
 .PHONY: soak
-soak: .venv/.dev ## 2,000 requests against a tiny cache; each answer must equal its solo run
-	@$(BIN)/python -m tools.soak --requests 2000
+soak: .venv/.dev ## A tiny KV cache under 2,000 requests, then half an hour of everything at once
+	@$(BIN)/python -m tests.engines.openvino.soak --requests 2000
+	@$(BIN)/python -m tools.soak --minutes 30
 
 .PHONY: soak-short
-soak-short: .venv/.dev ## The same with 200 requests
-	@$(BIN)/python -m tools.soak --requests 200
-
-.PHONY: fuzz
-fuzz: .venv/.dev ## Look for counterexamples with many random examples a property
-	@$(BIN)/python -m pytest -m "hypothesis and not gpu" --hypothesis-profile=fuzz --timeout=1800
-
-.PHONY: chaos
-chaos: .venv/.dev ## Kill, freeze and cut off servers under load; print what callers saw
-	@$(BIN)/python -m tools.chaos
+soak-short: .venv/.dev ## The same with 200 requests and two minutes
+	@$(BIN)/python -m tests.engines.openvino.soak --requests 200 --questions 20
+	@$(BIN)/python -m tools.soak --minutes 2
 
 .PHONY: stubs
 stubs: .venv-stubs/.installed ## Generate the stubs from proto/
