@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -11,6 +10,8 @@ from google.rpc import error_details_pb2, status_pb2
 
 from inferwire.channels import Fleet, Link
 from inferwire.errors import AttemptReport, Code
+from inferwire.methods import Method
+from inferwire.observation import AttemptEnded
 from inferwire.policy.breaker import Permit
 from inferwire.policy.decision import BreakerOutcome, Decision
 from inferwire.policy.failure import Failure, FailureKind, read_pushback, status_failure
@@ -24,38 +25,29 @@ _PUSHBACK = "grpc-retry-pushback-ms"
 Metadata = Sequence[tuple[str, str | bytes]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Method:
-    """One RPC of a stub."""
-
-    path: str
-    serialize: Callable[[Any], bytes] | None
-    deserialize: Callable[[bytes], Any] | None
-
-    @property
-    def is_generation(self) -> bool:
-        """Whether its request has an id and an attempt."""
-        return self.path in _GENERATIONS
-
-
-_GENERATIONS = frozenset({"/inferwire.v1.InferenceService/Generate", "/inferwire.v1.InferenceService/StreamGenerate"})
-
-
 class Attempt:
-    """A permit in use, with the endpoint's counters kept right whatever happens. Settle it once."""
+    """A permit in use, with the endpoint's counters kept right whatever happens. Only its first end counts."""
 
-    def __init__(self, fleet: Fleet, link: Link, permit: Permit) -> None:
+    def __init__(
+        self, fleet: Fleet, link: Link, permit: Permit, method: Method, *, number: int, is_resume: bool
+    ) -> None:
         self.link = link
+        self.number = number
+        """Of the call's attempts, from 0."""
         self._fleet = fleet
         self._permit = permit
+        self._method = method
+        self._is_resume = is_resume
         self._began = fleet.clock()
-        self._is_answered = False
+        self._first_token_s: float | None = None
+        self.is_answered = False
+        self._has_ended = False
         link.state.begin()
 
     def answered(self) -> None:
         """The server took the request: a probe has succeeded, and the throttle hears of it."""
-        if not self._is_answered:
-            self._is_answered = True
+        if not self.is_answered:
+            self.is_answered = True
             now = self._fleet.clock()
             self.link.state.throttle.accepted(now)
             self._permit.alive(now)
@@ -63,13 +55,14 @@ class Attempt:
     def first_token(self) -> None:
         """Note the time to first token."""
         now = self._fleet.clock()
-        self.link.state.first_token.observe(now - self._began, now)
+        self._first_token_s = now - self._began
+        self.link.state.first_token.observe(self._first_token_s, now)
 
     def succeeded(self) -> None:
         """It ended well."""
         self.answered()
         self._permit.success(self._fleet.clock())
-        self._end()
+        self._end(Code.OK, "")
 
     def failed(self, failure: Failure, decision: Decision) -> None:
         """It ended otherwise: tell breaker and throttle what the decision says."""
@@ -81,20 +74,37 @@ class Attempt:
         throttle = self.link.state.throttle
         if decision.feeds_throttle:
             throttle.refused(now)
-        elif failure.kind is FailureKind.STATUS and not self._is_answered:
+        elif failure.kind is FailureKind.STATUS and not self.is_answered:
             throttle.accepted(now)
         if decision.pushback_s is not None:
             self.link.state.push_back(decision.pushback_s, now)
-        self._end()
+        self._end(failure.code, str(failure))
 
     def abandoned(self) -> None:
         """The caller left: it says nothing about the endpoint."""
         self._permit.abandon()
-        self._end()
+        self._end(Code.CANCELLED, Code.CANCELLED)
 
-    def _end(self) -> None:
+    def _end(self, code: Code, reason: str) -> None:
+        if self._has_ended:
+            return
+        self._has_ended = True
         self.link.state.end()
         self.link.changed()
+        endpoint = self.link.endpoint
+        self._fleet.announcer.attempt_ended(
+            AttemptEnded(
+                method=self._method.path,
+                region=endpoint.region,
+                endpoint=endpoint.target,
+                number=self.number,
+                is_resume=self._is_resume,
+                code=code,
+                reason=reason,
+                duration_s=self._fleet.clock() - self._began,
+                first_token_s=self._first_token_s,
+            )
+        )
 
     def report(self, failure: Failure) -> AttemptReport:
         """For the error that the caller may get."""

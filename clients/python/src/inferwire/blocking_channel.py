@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextvars
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Self
@@ -9,7 +10,10 @@ from typing import Any, Self
 import grpc
 
 from inferwire.background_loop import BackgroundLoop
-from inferwire.resilient_channel import ResilientChannel
+from inferwire.channels import Fleet
+from inferwire.errors import Cancelled
+from inferwire.observation import Observer
+from inferwire.resilient_channel import ResilientChannel, ResilientRpcError
 from inferwire.settings import ClientConfig
 
 
@@ -19,9 +23,16 @@ class BlockingResilientChannel(grpc.Channel):
     Nothing is opened before the first call. Safe to share between threads; not to be used across a fork.
     """
 
-    def __init__(self, config: ClientConfig | str) -> None:
-        """`config`, or the address of a single server."""
-        self._channel = ResilientChannel(config)
+    def __init__(
+        self,
+        config: ClientConfig | str,
+        *,
+        observer: Observer | None = None,
+        open_fleet: Callable[..., Fleet] = Fleet,
+    ) -> None:
+        """`config`, or the address of a single server; the rest as for `ResilientChannel`. The observer is called in
+        the thread."""
+        self._channel = ResilientChannel(config, observer=observer, open_fleet=open_fleet)
         self._loop = BackgroundLoop("inferwire-channel")
 
     def __repr__(self) -> str:
@@ -81,6 +92,16 @@ class _BlockingUnary:
         response, call = self._loop.run(_in_context(work))
         return response, BlockingCall(self._loop, call)
 
+    def future(
+        self, request: Any, timeout: float | None = None, metadata: Any = None, **options: Any
+    ) -> concurrent.futures.Future[Any]:
+        """The response later: `result`, `exception`, `cancel` and `add_done_callback` as usual."""
+
+        async def work() -> Any:
+            return await self._callable(request, timeout=timeout, metadata=metadata)
+
+        return self._loop.begin(_in_context(work))
+
 
 class _BlockingStreams:
     def __init__(self, loop: BackgroundLoop, callable_: Any) -> None:
@@ -137,7 +158,11 @@ class BlockingStream(BlockingCall, Iterator[Any]):
         return self
 
     def __next__(self) -> Any:
-        event = self._loop.run(self._call.read())
+        try:
+            event = self._loop.run(self._call.read())
+        except concurrent.futures.CancelledError:
+            # As gRPC's own: another thread's `cancel` is an error of the reader.
+            raise ResilientRpcError(Cancelled("the call was cancelled")) from None
         if event is grpc.aio.EOF:
             raise StopIteration
         return event

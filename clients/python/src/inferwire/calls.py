@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 
-from inferwire.attempts import Attempt, Metadata, Method, attempt_metadata, failure_of
+from inferwire.attempts import Attempt, Metadata, attempt_metadata, failure_of
 from inferwire.channels import Fleet
 from inferwire.errors import Code, InferwireError, LocalReason
 from inferwire.journey import Journey
+from inferwire.methods import Method
+from inferwire.observation import CallEnded
 from inferwire.policy.deadline import Deadline
 from inferwire.policy.decision import Step
 from inferwire.policy.delivery import Delivery, HeldOutput, StartedFacts, Trim, Verdict, Violation
 from inferwire.policy.failure import Failure, FailureKind
 from inferwire.policy.resume import ExactlyOnce
-from inferwire.policy.stall import StallTimer
 from inferwire.settings import ResumeMode
+from inferwire.stall_watch import StallWatch
 from inferwire.v1 import generation_pb2
 
 _Event = generation_pb2.StreamGenerateResponse
@@ -29,56 +30,65 @@ class Exchange:
     """What unary calls and streams have in common: where the call is, and how its parts are numbered."""
 
     def __init__(
-        self,
-        fleet: Fleet,
-        method: Method,
-        metadata: Metadata,
-        deadline: Deadline,
-        *,
-        may_retry: bool,
-        is_stream: bool = False,
+        self, fleet: Fleet, method: Method, metadata: Metadata, deadline: Deadline, request: Any, *, may_retry: bool
     ) -> None:
         self.fleet = fleet
         self.method = method
-        self.journey = Journey(fleet, deadline, is_stream=is_stream, may_retry=may_retry)
-        self.number = 0
-        """Of the latest attempt, from 0."""
+        self.journey = Journey(fleet, method, deadline, may_retry=may_retry)
         self.resumed_at: list[int] = []
         """For each resume, the tokens delivered before it."""
         self.call: Any = None
         """The gRPC call of the latest attempt."""
         self._metadata = metadata
+        self._request = request
         self._base_attempt = 0
+        self._began = fleet.clock()
+        self._longest_resume_s = 0.0
+        self._has_ended = False
 
     def trailers(self) -> tuple[tuple[str, str], ...]:
         """How the call was served, for whoever wants to know."""
         link = self.journey.served_by
-        facts = [("x-inferwire-attempts", str(self.number + 1))]
+        facts = [("x-inferwire-attempts", str(self.journey.num_attempts))]
         if link is not None:
             facts.append(("x-inferwire-served-by", link.endpoint.key))
         facts += [("x-inferwire-resumed-at", str(at)) for at in self.resumed_at]
         return tuple(facts)
 
-    def send(self, attempt: Attempt, request: Any, *, is_stream: bool) -> Any:
+    def ended(self, code: Code, reason: str = "") -> None:
+        """Tell the observer, once."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        self.fleet.announcer.call_ended(
+            CallEnded(
+                method=self.method.path,
+                code=code,
+                reason=reason,
+                attempts=self.journey.num_attempts,
+                resumed_at=tuple(self.resumed_at),
+                longest_resume_s=self._longest_resume_s,
+                duration_s=self.fleet.clock() - self._began,
+            )
+        )
+
+    def send(self, attempt: Attempt, request: Any) -> Any:
         """Start the attempt's gRPC call."""
         if self.method.is_generation:
-            request.attempt = self._base_attempt + self.number
-        channel = attempt.link.channel
-        make = channel.unary_stream if is_stream else channel.unary_unary
-        callable_: Any = make(self.method.path, self.method.serialize, self.method.deserialize)
-        self.call = callable_(
+            request.attempt = self._base_attempt + attempt.number
+        self.call = attempt.link.callable_for(self.method)(
             request,
             timeout=self.journey.remaining(),
-            metadata=attempt_metadata(self._metadata, self.number),
+            metadata=attempt_metadata(self._metadata, attempt.number),
         )
         return self.call
 
-    def prepared(self, request: Any) -> Any:
+    def prepared(self) -> Any:
         """A copy of a generation request with an id, so that no attempt runs beside another unnoticed."""
         if not self.method.is_generation:
-            return request
+            return self._request
         copy = generation_pb2.GenerateRequest()
-        copy.CopyFrom(request)
+        copy.CopyFrom(self._request)
         self._base_attempt = copy.attempt
         if not copy.request_id:
             copy.request_id = secrets.token_hex(12)
@@ -93,16 +103,27 @@ class Exchange:
 class UnaryExchange(Exchange):
     """A unary call."""
 
-    async def run(self, request: Any) -> Any:
+    async def run(self) -> Any:
         """The response. Raises an InferwireError."""
-        request = self.prepared(request)
+        try:
+            response = await self._response()
+        except InferwireError as error:
+            self.ended(error.code, error.reason)
+            raise
+        except BaseException:
+            self.ended(Code.CANCELLED, Code.CANCELLED)
+            raise
+        self.ended(Code.OK)
+        return response
+
+    async def _response(self) -> Any:
+        request = self.prepared()
         attempt = await self.journey.first()
         while True:
             try:
-                response = await self.send(attempt, request, is_stream=False)
+                response = await self.send(attempt, request)
             except grpc.aio.AioRpcError as error:
                 attempt, _ = await self.journey.next(attempt, self.failure(error, has_started=False), error)
-                self.number += 1
             except BaseException:
                 attempt.abandoned()
                 raise
@@ -111,140 +132,148 @@ class UnaryExchange(Exchange):
                 return response
 
 
-class PlainStream(Exchange):
-    """A stream that is not a generation: placed like a call, never continued."""
-
-    async def events(self, request: Any) -> AsyncIterator[Any]:
-        """What the server sends. Raises an InferwireError."""
-        attempt = await self.journey.first()
-        has_events = False
-        while True:
-            call = self.send(attempt, request, is_stream=True)
-            try:
-                while (event := await call.read()) is not grpc.aio.EOF:
-                    has_events = True
-                    attempt.answered()
-                    yield event
-            except grpc.aio.AioRpcError as error:
-                attempt, _ = await self.journey.next(attempt, self.failure(error, has_started=has_events), error)
-                self.number += 1
-            except BaseException:
-                call.cancel()
-                attempt.abandoned()
-                raise
-            else:
-                attempt.succeeded()
-                return
-
-
-class GenerationStream(Exchange):
-    """A stream of tokens, exactly once."""
+class EventStream(Exchange):
+    """A stream that is not a generation: placed like a call, never continued once it has begun."""
 
     def __init__(
-        self, fleet: Fleet, method: Method, metadata: Metadata, deadline: Deadline, *, may_retry: bool
+        self, fleet: Fleet, method: Method, metadata: Metadata, deadline: Deadline, request: Any, *, may_retry: bool
     ) -> None:
-        super().__init__(fleet, method, metadata, deadline, may_retry=may_retry, is_stream=True)
-        self._once = ExactlyOnce(mode=ResumeMode.NEVER)
-        self._has_token = False
+        super().__init__(fleet, method, metadata, deadline, request, may_retry=may_retry)
+        self._attempt: Attempt | None = None
+        self._read: Any = None
+        """Gives the next message of the latest attempt."""
 
-    async def events(self, request: generation_pb2.GenerateRequest) -> AsyncIterator[_Event]:
-        """Events as from one server that never fails. Raises an InferwireError with what was delivered."""
-        self._once = _exactly_once(request, self.fleet.config.resume.mode)
-        original = self._amended(self.prepared(request))
-        sent = original
-        attempt = await self.journey.first()
-        while True:
-            self._once.begin_attempt()
-            call = self.send(attempt, sent, is_stream=True)
-            watch = StallWatch(self.fleet, call)
-            ending = _Ending()
-            try:
-                async for event in self._delivered(attempt, call, watch, ending):
-                    yield event
-            except BaseException:
-                call.cancel()
-                attempt.abandoned()
-                raise
-            finally:
-                watch.stop()
-            if ending.failure is None:
-                attempt.succeeded()
-                return
-            attempt, step = await self.journey.next(
-                attempt, ending.failure, ending.cause, error=ending.error, partial=self._once.partial_outputs()
-            )
-            self.number += 1
-            sent = self._continued(original) if step is Step.RESUME and self._once.has_started else original
-
-    async def _delivered(
-        self, attempt: Attempt, call: Any, watch: StallWatch, ending: _Ending
-    ) -> AsyncIterator[_Event]:
-        """What the caller gets of one attempt; how it ended is left in `ending`."""
-        has_started = False
+    async def next(self) -> Any:
+        """The next event, or EOF. Raises an InferwireError."""
         try:
-            while (event := await call.read()) is not grpc.aio.EOF:
-                kind = event.WhichOneof("event")
-                has_started = has_started or kind == "started"
-                watch.heard(is_token=kind == "delta")
-                verdict = self._judge(attempt, kind, event)
-                if isinstance(verdict, Violation):
-                    call.cancel()
-                    ending.broken(verdict, self._once, self.journey)
-                    return
-                if verdict is Delivery.DROP:
-                    continue
-                if isinstance(verdict, Trim):
-                    _trim(event, verdict)
-                if kind == "delta" and self._once.strips_token_ids:
-                    event.delta.ClearField("token_ids")
-                yield event
-            violation = self._once.ended()
-            if violation is not None:
-                ending.broken(violation, self._once, self.journey)
-        except grpc.aio.AioRpcError as error:
-            # Whatever becomes of the status, a stream that has shown Completed is whole.
-            if not self._once.is_completed:
-                ending.cause, ending.failure = error, self.failure(error, has_started=has_started)
-        except asyncio.CancelledError:
-            if not watch.has_stalled:
-                raise
-            ending.failure = Failure(kind=FailureKind.STALL, code=Code.UNAVAILABLE, started=has_started)
+            return await self._next()
+        except InferwireError as error:
+            self.ended(error.code, error.reason)
+            raise
+        except BaseException:
+            self.leave()
+            raise
 
-    def _amended(self, request: generation_pb2.GenerateRequest) -> generation_pb2.GenerateRequest:
-        """Ask also for what continuing needs: token ids, and signs of life."""
-        request.output.token_ids = self._once.needs_token_ids
-        interval_s = self.fleet.config.stall.progress_interval_s
-        if interval_s is not None and not request.HasField("progress_interval"):
-            request.progress_interval.FromMilliseconds(round(interval_s * 1000))
-        return request
+    def leave(self) -> None:
+        """The caller wants no more: cancel what runs."""
+        if self.call is not None:
+            self.call.cancel()
+        if self._attempt is not None:
+            self._attempt.abandoned()
+        self.ended(Code.CANCELLED, Code.CANCELLED)
 
-    def _continued(self, original: generation_pb2.GenerateRequest) -> generation_pb2.GenerateRequest:
-        """The request for the rest of the stream."""
-        facts = self._once.continuation()
-        self.resumed_at.append(sum(len(held.token_ids) for held in facts.outputs))
-        request = generation_pb2.GenerateRequest()
-        request.CopyFrom(original)
-        request.ClearField("resume")
-        request.resume.prompt_digest = facts.prompt_digest
-        for held in facts.outputs:
-            request.resume.outputs.add(output_index=held.output_index, token_ids=held.token_ids, finished=held.finished)
-        if facts.seed is not None:
-            request.sampling.seed = facts.seed
-        if facts.expected_fingerprint:
-            request.expected_model.fingerprint = facts.expected_fingerprint
-        return request
+    async def _next(self) -> Any:
+        if self._attempt is None:
+            self._begin(await self.journey.first(), self._request)
+        has_events = False
+        while True:
+            attempt = self._attempt
+            assert attempt is not None  # noqa: S101 set by _begin
+            try:
+                event = await self._read()
+            except StopAsyncIteration:
+                attempt.succeeded()
+                self.ended(Code.OK)
+                return grpc.aio.EOF
+            except grpc.aio.AioRpcError as error:
+                has_events = attempt.is_answered
+                failure = self.failure(error, has_started=has_events)
+                following, _ = await self.journey.next(attempt, failure, error, may_go_on=not has_events)
+                self._begin(following, self._request)
+            else:
+                attempt.answered()
+                return event
 
-    def _judge(self, attempt: Attempt, kind: str | None, event: _Event) -> Verdict:
+    def _begin(self, attempt: Attempt, request: Any) -> None:
+        self._attempt = attempt
+        # Its iterator reads to the end; `read` would drop what had arrived before a loss.
+        self._read = self.send(attempt, request).__aiter__().__anext__
+
+
+class TokenStream(EventStream):
+    """A stream of tokens, exactly once: events as from one server that never fails."""
+
+    def __init__(
+        self, fleet: Fleet, method: Method, metadata: Metadata, deadline: Deadline, request: Any, *, may_retry: bool
+    ) -> None:
+        super().__init__(fleet, method, metadata, deadline, request, may_retry=may_retry)
+        self._once = _exactly_once(request, fleet.config.resume.mode)
+        self._watch = StallWatch(fleet)
+        self._original: Any = None
+        self._has_started = False
+        """Whether the latest attempt has shown Started."""
+        self._has_token = False
+        """Whether the latest attempt has shown a delta."""
+        self._lost_at: float | None = None
+        self._cancels = 0
+
+    def leave(self) -> None:
+        """The caller wants no more: cancel what runs. What is complete stays a success."""
+        self._watch.stop()
+        if self._once.is_completed and self._attempt is not None:
+            self._attempt.succeeded()
+            self.ended(Code.OK)
+        super().leave()
+
+    async def _next(self) -> Any:
+        if self._attempt is None:
+            self._original = self._amended(self.prepared())
+            self._begin(await self.journey.first(), self._original)
+        watch, once = self._watch, self._once
+        while True:
+            watch.waits()
+            try:
+                event = await self._read()
+            except StopAsyncIteration:
+                violation = once.ended()
+                if violation is None:
+                    return self._finish()
+                await self._go_on(self._protocol_failure(), None, self._broken(violation))
+                continue
+            except grpc.aio.AioRpcError as error:
+                # Whatever becomes of the status, a stream that has shown Completed is whole.
+                if once.is_completed:
+                    return self._finish()
+                await self._go_on(self.failure(error, has_started=self._has_started), error, None)
+                continue
+            except asyncio.CancelledError:
+                if not watch.has_stalled or _cancels() > self._cancels:
+                    raise
+                if once.is_completed:
+                    return self._finish()
+                await self._go_on(self._stalled(), None, None)
+                continue
+            watch.heard()
+            verdict = self._judge(event)
+            if verdict is Delivery.DELIVER:
+                return event
+            if verdict is Delivery.DROP:
+                continue
+            if isinstance(verdict, Violation):
+                self.call.cancel()
+                await self._go_on(self._protocol_failure(), None, self._broken(verdict))
+                continue
+            _trim(event, verdict)
+            return event
+
+    def _judge(self, event: _Event) -> Verdict:
         once = self._once
-        if kind == "delta":
+        # Deltas first: they are nearly all there is.
+        if event.HasField("delta"):
             delta = event.delta
             if not self._has_token:
-                self._has_token = True
-                attempt.first_token()
-            return once.delta(delta.output_index, delta.token_offset, delta.token_count, delta.token_ids, delta.text)
+                self._token_came()
+            ids = delta.token_ids
+            verdict = once.delta(delta.output_index, delta.token_offset, delta.token_count, ids, delta.text)
+            if once.strips_token_ids:
+                delta.ClearField("token_ids")
+            return verdict
+        return self._judge_rarer(event.WhichOneof("event"), event)
+
+    def _judge_rarer(self, kind: str | None, event: _Event) -> Verdict:
+        once = self._once
         if kind == "started":
-            attempt.answered()
-            self.journey.taken()
+            self._taken()
             started = event.started
             return once.started(
                 StartedFacts(
@@ -264,67 +293,92 @@ class GenerationStream(Exchange):
             return once.prompt_logprobs(event.prompt_logprobs.token_offset, len(event.prompt_logprobs.tokens))
         return Delivery.DELIVER
 
+    def _taken(self) -> None:
+        self._has_started = True
+        if self._attempt is not None:
+            self._attempt.answered()
+        self.journey.taken()
 
-class _Ending:
-    """How an attempt of a stream ended; nothing set is well."""
+    def _token_came(self) -> None:
+        self._has_token = True
+        self._watch.token()
+        if self._attempt is not None:
+            self._attempt.first_token()
+        if self._lost_at is not None:
+            self._longest_resume_s = max(self._longest_resume_s, self.fleet.clock() - self._lost_at)
+            self._lost_at = None
 
-    def __init__(self) -> None:
-        self.failure: Failure | None = None
-        self.cause: grpc.aio.AioRpcError | None = None
-        self.error: InferwireError | None = None
+    def _begin(self, attempt: Attempt, request: Any) -> None:
+        self._once.begin_attempt()
+        self._has_started = self._has_token = False
+        self._cancels = _cancels()
+        super()._begin(attempt, request)
+        self._watch.begin(self.call)
 
-    def broken(self, violation: Violation, once: ExactlyOnce, journey: Journey) -> None:
-        """The stream broke the contract."""
-        kind = violation.kind.error
-        self.failure = Failure(kind=FailureKind.PROTOCOL, code=kind.default_code, started=once.has_started)
-        self.error = kind(
+    async def _go_on(self, failure: Failure, cause: grpc.aio.AioRpcError | None, error: InferwireError | None) -> None:
+        """Begin the attempt after a failed one, or raise."""
+        self._watch.stop()
+        once = self._once
+        if self._lost_at is None and once.has_started:
+            self._lost_at = self.fleet.clock()
+        assert self._attempt is not None  # noqa: S101 it is the one that failed
+        delivered = {"partial_outputs": once.partial_outputs(), "events_so_far": once.events_delivered}
+        following, step = await self.journey.next(self._attempt, failure, cause, error=error, delivered=delivered)
+        is_continued = step is Step.RESUME and once.has_started
+        self._begin(following, self._continued() if is_continued else self._original)
+
+    def _finish(self) -> Any:
+        self._watch.stop()
+        if self._attempt is not None:
+            self._attempt.succeeded()
+        self.ended(Code.OK)
+        return grpc.aio.EOF
+
+    def _stalled(self) -> Failure:
+        return Failure(kind=FailureKind.STALL, code=Code.UNAVAILABLE, started=self._has_started)
+
+    def _protocol_failure(self) -> Failure:
+        return Failure(kind=FailureKind.PROTOCOL, code=Code.DATA_LOSS, started=self._once.has_started)
+
+    def _broken(self, violation: Violation) -> InferwireError:
+        once = self._once
+        return violation.kind.error(
             violation.message,
             reason=LocalReason.PROTOCOL,
             started=once.has_started,
             partial_outputs=once.partial_outputs(),
             events_so_far=once.events_delivered,
-            attempts=journey.reports,
         )
 
+    def _amended(self, request: generation_pb2.GenerateRequest) -> generation_pb2.GenerateRequest:
+        """Ask also for what continuing needs: token ids, and signs of life."""
+        request.output.token_ids = self._once.needs_token_ids
+        interval_s = self.fleet.config.stall.progress_interval_s
+        if interval_s is not None and not request.HasField("progress_interval"):
+            request.progress_interval.FromMilliseconds(round(interval_s * 1000))
+        return request
 
-class StallWatch:
-    """Cancels a call that has been silent for too long. One timer a stream, moved only when it fires."""
+    def _continued(self) -> generation_pb2.GenerateRequest:
+        """The request for the rest of the stream."""
+        facts = self._once.continuation()
+        self.resumed_at.append(sum(len(held.token_ids) for held in facts.outputs))
+        request = generation_pb2.GenerateRequest()
+        request.CopyFrom(self._original)
+        request.ClearField("resume")
+        request.resume.prompt_digest = facts.prompt_digest
+        for held in facts.outputs:
+            request.resume.outputs.add(output_index=held.output_index, token_ids=held.token_ids, finished=held.finished)
+        if facts.seed is not None:
+            request.sampling.seed = facts.seed
+        if facts.expected_fingerprint:
+            request.expected_model.fingerprint = facts.expected_fingerprint
+        return request
 
-    def __init__(self, fleet: Fleet, call: Any) -> None:
-        self.has_stalled = False
-        self._fleet = fleet
-        self._call = call
-        self._timer = StallTimer(fleet.config.stall, fleet.clock())
-        self._handle: asyncio.TimerHandle | None = None
-        self._has_token = False
-        self._arm()
 
-    def heard(self, *, is_token: bool) -> None:
-        """Something came."""
-        self._timer.heard(self._fleet.clock(), token=is_token)
-        if is_token and not self._has_token:
-            self._has_token = True
-            self.stop()
-            self._arm()
-
-    def stop(self) -> None:
-        """The call has ended."""
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-
-    def _arm(self) -> None:
-        at = self._timer.expires_at
-        if at is not None:
-            delay_s = max(0.0, at - self._fleet.clock())
-            self._handle = asyncio.get_running_loop().call_later(delay_s, self._due)
-
-    def _due(self) -> None:
-        if self._timer.is_stalled(self._fleet.clock()):
-            self.has_stalled = True
-            self._call.cancel()
-        else:
-            self._arm()
+def _cancels() -> int:
+    """How often the present task was told to stop."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
 
 
 def _exactly_once(request: generation_pb2.GenerateRequest, mode: ResumeMode) -> ExactlyOnce:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -13,6 +13,9 @@ from typing import Any
 import grpc
 
 from inferwire.health_watch import watch_health
+from inferwire.methods import Method
+from inferwire.observation import Announcer, BreakerChanged, Observer
+from inferwire.policy.breaker import BreakerState
 from inferwire.policy.budget import RetryBudget
 from inferwire.policy.endpoint import EndpointState
 from inferwire.policy.picker import Picked, Picker, Refused
@@ -52,7 +55,9 @@ def channel_options(config: ClientConfig) -> list[tuple[str, Any]]:
 class Link:
     """One endpoint: its channel and what is known of it."""
 
-    def __init__(self, endpoint: Endpoint, config: ClientConfig, rng: Random, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, endpoint: Endpoint, config: ClientConfig, rng: Random, changed: Callable[[], None], announcer: Announcer
+    ) -> None:
         """`changed` is called when its health service says something new, and when work on it ends."""
         self.endpoint = endpoint
         self.changed = changed
@@ -63,12 +68,27 @@ class Link:
             breaker=config.breaker,
             throttle=config.throttle,
             rng=rng,
+            breaker_changed=self._breaker_changed,
         )
+        self._announcer = announcer
+        self._callables: dict[Method, Any] = {}
         self.channel = grpc.aio.insecure_channel(endpoint.target, options=channel_options(config))
         self._watching = asyncio.create_task(watch_health(self.channel, self._said, rng), name=f"health {endpoint.key}")
 
     def __repr__(self) -> str:
         return repr(self.state)
+
+    def callable_for(self, method: Method) -> Any:
+        """The channel's multi-callable for an RPC."""
+        known = self._callables.get(method)
+        if known is None:
+            make = self.channel.unary_stream if method.is_stream else self.channel.unary_unary
+            known = self._callables[method] = make(method.path, method.serialize, method.deserialize)
+        return known
+
+    def _breaker_changed(self, state: BreakerState) -> None:
+        change = BreakerChanged(region=self.endpoint.region, endpoint=self.endpoint.target, state=state)
+        self._announcer.breaker_changed(change)
 
     def _said(self, is_serving: bool | None) -> None:
         self.state.is_serving = is_serving
@@ -89,19 +109,24 @@ class Fleet:
         self,
         config: ClientConfig,
         *,
+        observer: Observer | None = None,
         rng: Random | None = None,
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.config = config
         self.rng = rng or Random()  # noqa: S311 spreading load and delays needs no secrets
         self.clock = clock
+        self.sleep = sleep
+        self.announcer = Announcer(observer)
         self.budget = RetryBudget(config.budget)
         self._regions = Regions(config)
         self._picker = Picker(config.failover, self.rng)
         self._links: dict[str, Link] = {}
+        self._is_open = self._is_closed = False
         self._resolving: asyncio.Task[None] | None = None
         self._resolved = asyncio.Event()
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: dict[Link, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -112,18 +137,19 @@ class Fleet:
         """Nearest region first."""
         return tuple(self._links.values())
 
-    async def open(self) -> None:
+    async def open(self, within_s: float | None = None) -> None:
         """Know the endpoints: fixed addresses at once, names when they are resolved or the connect timeout is over."""
-        if self._resolving is None:
+        if not self._is_open:
+            self._is_open = True
             self._refresh_links()
             if self._regions.unresolved():
                 self._resolving = asyncio.create_task(self._resolve_for_ever(), name="resolve")
             else:
                 self._resolved.set()
-                self._resolving = asyncio.create_task(asyncio.sleep(0), name="resolve")
         if not self._resolved.is_set():
+            patience_s = self.config.connect_timeout_s
             with suppress(TimeoutError):
-                async with asyncio.timeout(self.config.connect_timeout_s):
+                async with asyncio.timeout(patience_s if within_s is None else min(patience_s, within_s)):
                     await self._resolved.wait()
 
     def pick(
@@ -146,14 +172,21 @@ class Fleet:
     async def until(self, condition: Callable[[], bool]) -> None:
         """Return when something about the endpoints is so."""
         while not condition():
+            if self._is_closed:
+                raise RuntimeError("this channel is closed")
             await self._changed.wait()
 
     async def close(self) -> None:
-        """Give up every connection."""
-        if self._resolving is not None:
-            self._resolving.cancel()
-        links, self._links = self._links, {}
-        await asyncio.gather(*(link.close() for link in links.values()), *self._leaving, return_exceptions=True)
+        """Give up every connection, those of addresses that are gone too."""
+        self._is_closed = True
+        self._wake()
+        tasks = [task for task in (self._resolving, *self._leaving.values()) if task is not None]
+        for task in tasks:
+            task.cancel()
+        links = [*self._links.values(), *self._leaving]
+        self._links, self._leaving = {}, {}
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(link.close() for link in links), return_exceptions=True)
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -177,11 +210,10 @@ class Fleet:
     def _refresh_links(self) -> None:
         wanted = {endpoint.key: endpoint for endpoint in self._regions.endpoints}
         for key in self._links.keys() - wanted.keys():
-            task = asyncio.create_task(self._retire(self._links.pop(key)), name=f"retire {key}")
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+            link = self._links.pop(key)
+            self._leaving[link] = asyncio.create_task(self._retire(link), name=f"retire {key}")
         self._links = {
-            key: self._links.get(key) or Link(endpoint, self.config, self.rng, self._wake)
+            key: self._links.get(key) or Link(endpoint, self.config, self.rng, self._wake, self.announcer)
             for key, endpoint in wanted.items()
         }
 
@@ -189,6 +221,7 @@ class Fleet:
         """Close a channel whose address is gone once its calls have ended."""
         await self.until(lambda: not link.state.outstanding)
         await link.close()
+        self._leaving.pop(link, None)
 
 
 def _numeric(host: str, port: int) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Self, Unpack
 import grpc
 
 from inferwire.errors import InvalidRequest
+from inferwire.observation import Observer
 from inferwire.replies import Chunk, Collector, Reply, reply_of
 from inferwire.requests import Message, Options, build_request, fill_chat
 from inferwire.resilient_channel import ResilientChannel, ResilientRpcError
@@ -33,8 +34,15 @@ class AsyncClient:
     Every call raises an `inferwire.errors.InferwireError` when it fails. `timeout_s` is the deadline of a call.
     """
 
-    def __init__(self, target: str | ClientConfig = "127.0.0.1:50051", *, tenant: str = "") -> None:
-        """`target` is one address, or a configuration with regions. Nothing is connected yet."""
+    def __init__(
+        self, target: str | ClientConfig = "127.0.0.1:50051", *, tenant: str = "", observer: Observer | None = None
+    ) -> None:
+        """`target` is one address, or a configuration with regions; `observer` hears of attempts and calls.
+
+        Nothing is connected yet.
+        """
+        self._observer = observer
+        self._is_closed = False
         self._config = ClientConfig.for_address(target) if isinstance(target, str) else target
         self._metadata = (("x-inferwire-tenant", tenant),) if tenant else ()
         self._channel: grpc.aio.Channel | None = None
@@ -42,7 +50,8 @@ class AsyncClient:
 
     def __repr__(self) -> str:
         regions = ", ".join(region.name for region in self._config.regions)
-        return f"<{type(self).__name__} of {regions}, {'closed' if self._channel is None else 'open'}>"
+        state = "closed" if self._is_closed else "idle" if self._channel is None else repr(self._channel)
+        return f"<{type(self).__name__} of {regions}, {state}>"
 
     async def generate(self, prompt: Prompt, *, timeout_s: float | None = None, **options: Unpack[Options]) -> Reply:
         """One whole generation."""
@@ -120,6 +129,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Give up every connection; running calls end as cancelled."""
+        self._is_closed = True
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()
@@ -145,8 +155,10 @@ class AsyncClient:
         return operations_pb2_grpc.OperationsServiceStub(self._open())
 
     def _open(self) -> grpc.aio.Channel:
+        if self._is_closed:
+            raise RuntimeError("this client is closed; make another one")
         if self._channel is None:
-            self._channel = ResilientChannel(self._config)
+            self._channel = ResilientChannel(self._config, observer=self._observer)
         return self._channel
 
     async def _request(self, prompt: Prompt, options: Options) -> generation_pb2.GenerateRequest:

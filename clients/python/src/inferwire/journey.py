@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import grpc
@@ -16,10 +16,10 @@ from inferwire.errors import (
     DeadlineExceeded,
     InferwireError,
     LocalReason,
-    PartialOutput,
     StreamLost,
     StreamStalled,
 )
+from inferwire.methods import Method
 from inferwire.policy.deadline import Deadline
 from inferwire.policy.decision import CallProgress, Decision, Limits, Move, Step, decide
 from inferwire.policy.failure import Failure, FailureKind
@@ -27,19 +27,24 @@ from inferwire.policy.picker import Picked, Refused
 from inferwire.policy.visits import Visits
 from inferwire.statuses import error_from
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
 
 class Journey:
     """Call `first`, then `next` after each failure. Both raise an InferwireError when there is nowhere to go."""
 
-    def __init__(self, fleet: Fleet, deadline: Deadline, *, is_stream: bool, may_retry: bool = True) -> None:
+    def __init__(self, fleet: Fleet, method: Method, deadline: Deadline, *, may_retry: bool = True) -> None:
         self.deadline = deadline
+        self.num_attempts = 0
         self.reports: list[AttemptReport] = []
         """Failed attempts, first to last."""
         self.served_by: Link | None = None
         """The endpoint of the latest attempt."""
         self._fleet = fleet
-        self._may_retry = may_retry
-        self._progress = CallProgress(is_stream=is_stream)
+        self._method = method
+        self._may_retry = may_retry and method.is_repeatable
+        # Only a stream of tokens can be resumed; once begun, another is lost with its server.
+        self._progress = CallProgress(is_stream=method.is_token_stream)
         self._visits = Visits()
         self._limits = Limits(retry=fleet.config.retry, resume=fleet.config.resume, deadline=deadline)
 
@@ -53,12 +58,12 @@ class Journey:
 
     async def first(self) -> Attempt:
         """The first attempt."""
-        await self._fleet.open()
+        await self._fleet.open(self.remaining())
         self._fleet.budget.deposit()
         picked = self._fleet.pick(self._visits)
         if isinstance(picked, Refused):
             raise self._outage(picked, None)
-        return self._begin(picked)
+        return self._begin(picked, is_resume=False)
 
     async def next(
         self,
@@ -67,9 +72,11 @@ class Journey:
         cause: grpc.aio.AioRpcError | None,
         *,
         error: InferwireError | None = None,
-        partial: Sequence[PartialOutput] = (),
+        delivered: Mapping[str, Any] = _NOTHING,
+        may_go_on: bool = True,
     ) -> tuple[Attempt, Step]:
-        """The attempt after a failure, and whether it starts over or resumes. A final failure raises `error`."""
+        """The attempt after a failure, and whether it starts over or resumes. A final failure raises `error`, or the
+        error that it stands for, with what was `delivered` (arguments of an InferwireError)."""
         fleet = self._fleet
         now = fleet.clock()
         decision = decide(failure, self._progress, self._limits, now=now, rng=fleet.rng)
@@ -83,18 +90,24 @@ class Journey:
             leaves_region=decision.leaves_region,
             returns_at=None if decision.back is None else now + decision.back.after_s,
         )
+        was_lost = self._progress.lost_at is not None
         refused: Refused | None = None
-        if decision.step is not Step.FINAL and self._may_retry:
+        if decision.step is not Step.FINAL and self._may_retry and may_go_on:
             moved = await self._move(decision, attempt.link)
             if not isinstance(moved, Refused):
-                return self._begin(moved), decision.step
+                return self._begin(moved, is_resume=decision.step is Step.RESUME), decision.step
             refused = moved
-        raise error or self._final(failure, cause, refused, partial)
+        if error is not None:
+            error.attempts = tuple(self.reports)
+            raise error
+        raise self._final(failure, cause, refused, {"attempts": self.reports, **delivered}, was_lost=was_lost)
 
-    def _begin(self, picked: tuple[Link, Picked]) -> Attempt:
+    def _begin(self, picked: tuple[Link, Picked], *, is_resume: bool) -> Attempt:
         link, granted = picked
         self.served_by = link
-        return Attempt(self._fleet, link, granted.permit)
+        number = self.num_attempts
+        self.num_attempts += 1
+        return Attempt(self._fleet, link, granted.permit, self._method, number=number, is_resume=is_resume)
 
     async def _move(self, decision: Decision, link: Link) -> tuple[Link, Picked] | Refused:
         began = self._fleet.clock()
@@ -150,39 +163,39 @@ class Journey:
     async def _wait_until(self, at: float) -> None:
         delay_s = at - self._fleet.clock()
         if delay_s > 0:
-            await asyncio.sleep(delay_s)
+            await self._fleet.sleep(delay_s)
 
     def _final(
         self,
         failure: Failure,
         cause: grpc.aio.AioRpcError | None,
         refused: Refused | None,
-        partial: Sequence[PartialOutput],
+        facts: dict[str, Any],
+        *,
+        was_lost: bool,
     ) -> InferwireError:
-        facts: dict[str, Any] = {"attempts": self.reports, "partial_outputs": partial}
+        nowhere = f"; {self._why(refused)}" if refused is not None and refused.regions else ""
         if failure.kind is FailureKind.STALL:
-            return StreamStalled(
-                "nothing came for the stall time, and the stream cannot go on elsewhere",
-                reason=LocalReason.STALLED,
-                started=failure.started,
-                **facts,
-            )
-        if failure.kind is FailureKind.CONNECTION and failure.started:
-            return StreamLost(
-                "the server was lost in mid-stream, and the stream cannot go on elsewhere",
-                reason=LocalReason.CONNECTION_LOST,
-                started=True,
-                **facts,
-            )
-        if failure.kind is FailureKind.CONNECTION and refused is not None:
+            message = f"nothing came for the stall time, and the stream cannot go on elsewhere{nowhere}"
+            return StreamStalled(message, reason=LocalReason.STALLED, started=failure.started, **facts)
+        if failure.kind is FailureKind.CONNECTION and (failure.started or was_lost):
+            message = f"the server was lost in mid-stream, and the stream cannot go on elsewhere{nowhere}"
+            return StreamLost(message, reason=LocalReason.CONNECTION_LOST, started=True, **facts)
+        if failure.kind is FailureKind.CONNECTION and nowhere and refused is not None:
             return self._outage(refused, cause)
         if cause is None:
             return DeadlineExceeded("the deadline passed", started=failure.started, **facts)
         return error_from(cause, **facts)
 
     def _outage(self, refused: Refused, cause: grpc.aio.AioRpcError | None) -> AllRegionsDown:
-        regions = {name: str(reason) for name, reason in refused.regions.items()}
-        regions |= {report.region: report.reason for report in self.reports}
-        why = "; ".join(f"{name}: {reason}" for name, reason in regions.items()) or "no region is configured"
         detail = f" ({cause.details()})" if cause is not None and cause.details() else ""
-        return AllRegionsDown(f"no allowed region can serve: {why}{detail}", regions=regions, attempts=self.reports)
+        message = f"no allowed region can serve: {self._why(refused)}{detail}"
+        return AllRegionsDown(message, regions=self._reasons(refused), attempts=self.reports)
+
+    def _reasons(self, refused: Refused) -> dict[str, str]:
+        """Region to reason; where this call has been, what it met there."""
+        reasons = {name: str(reason) for name, reason in refused.regions.items()}
+        return reasons | {report.region: report.reason for report in self.reports}
+
+    def _why(self, refused: Refused) -> str:
+        return "; ".join(f"{name}: {reason}" for name, reason in self._reasons(refused).items())

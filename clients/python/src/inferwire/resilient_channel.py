@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from typing import Any, Self
 
 import grpc
 
-from inferwire.attempts import Metadata, Method
-from inferwire.calls import Exchange, GenerationStream, PlainStream, UnaryExchange
+from inferwire.attempts import Metadata
+from inferwire.calls import EventStream, Exchange, TokenStream, UnaryExchange
 from inferwire.channels import Fleet
 from inferwire.errors import InferwireError
+from inferwire.methods import Method
+from inferwire.observation import Observer
 from inferwire.policy.deadline import Deadline
 from inferwire.propagation import incoming
 from inferwire.settings import ClientConfig
-
-STREAM_GENERATE = "/inferwire.v1.InferenceService/StreamGenerate"
 
 
 class ResilientRpcError(grpc.aio.AioRpcError):
@@ -41,9 +40,17 @@ class ResilientChannel(grpc.aio.Channel):
     another raises RuntimeError. `Client` and `AsyncClient` use one inside.
     """
 
-    def __init__(self, config: ClientConfig | str) -> None:
-        """`config`, or the address of a single server."""
+    def __init__(
+        self,
+        config: ClientConfig | str,
+        *,
+        observer: Observer | None = None,
+        open_fleet: Callable[..., Fleet] = Fleet,
+    ) -> None:
+        """`config`, or the address of a single server. `open_fleet` is for a clock and chance of one's own."""
         self.config = ClientConfig.for_address(config) if isinstance(config, str) else config
+        self._observer = observer
+        self._open_fleet = open_fleet
         self._fleet: Fleet | None = None
         self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
         self._is_closed = False
@@ -60,9 +67,7 @@ class ResilientChannel(grpc.aio.Channel):
         _registered_method: bool | None = False,
     ) -> Any:
         """A callable for a unary RPC."""
-        return _UnaryCallable(
-            self, Method(path=method, serialize=request_serializer, deserialize=response_deserializer)
-        )
+        return _UnaryCallable(self, _method(method, request_serializer, response_deserializer, is_stream=False))
 
     def unary_stream(
         self,
@@ -72,9 +77,7 @@ class ResilientChannel(grpc.aio.Channel):
         _registered_method: bool | None = False,
     ) -> Any:
         """A callable for a server-streaming RPC."""
-        return _StreamCallable(
-            self, Method(path=method, serialize=request_serializer, deserialize=response_deserializer)
-        )
+        return _StreamCallable(self, _method(method, request_serializer, response_deserializer, is_stream=True))
 
     def stream_unary(self, *arguments: Any, **options: Any) -> Any:
         """Not part of the contract."""
@@ -107,7 +110,7 @@ class ResilientChannel(grpc.aio.Channel):
             raise RuntimeError("this channel is closed")
         here = (os.getpid(), asyncio.get_running_loop())
         if self._fleet is None or self._owner is None:
-            self._fleet, self._owner = Fleet(self.config), here
+            self._fleet, self._owner = self._open_fleet(self.config, observer=self._observer), here
         elif self._owner[0] != here[0]:
             raise RuntimeError("this channel was opened before a fork; make one in the child process")
         elif self._owner[1] is not here[1]:
@@ -128,27 +131,27 @@ class ResilientChannel(grpc.aio.Channel):
         await self.close()
 
 
+def _method(path: str, serialize: Any, deserialize: Any, *, is_stream: bool) -> Method:
+    return Method(path=path, is_stream=is_stream, serialize=serialize, deserialize=deserialize)
+
+
 class _Callable:
     def __init__(self, channel: ResilientChannel, method: Method) -> None:
         self._channel = channel
         self._method = method
 
-    def _deadline(self, timeout: float | None) -> Deadline:
-        return Deadline.for_call(
-            time.monotonic(),
+    def _exchange(
+        self, kind: Callable[..., Exchange], request: Any, timeout: float | None, metadata: Metadata | None
+    ) -> Any:
+        fleet, served = self._channel.fleet(), incoming()
+        deadline = Deadline.for_call(
+            fleet.clock(),
             timeout_s=timeout,
             default_s=self._channel.config.deadline_s if self._method.is_generation else None,
-            incoming=incoming().deadline,
+            incoming=served.deadline,
         )
-
-    def _exchange(self, kind: type[Exchange], timeout: float | None, metadata: Metadata | None) -> Any:
-        return kind(
-            self._channel.fleet(),
-            self._method,
-            tuple(metadata or ()),
-            self._deadline(timeout),
-            may_retry=not incoming().is_retried_above,
-        )
+        may_retry = not served.is_retried_above
+        return kind(fleet, self._method, tuple(metadata or ()), deadline, request, may_retry=may_retry)
 
 
 class _UnaryCallable(_Callable):
@@ -162,7 +165,7 @@ class _UnaryCallable(_Callable):
         wait_for_ready: bool | None = None,
         compression: grpc.Compression | None = None,
     ) -> Any:
-        return ResilientUnaryCall(self._exchange(UnaryExchange, timeout, metadata), request)
+        return ResilientUnaryCall(self._exchange(UnaryExchange, request, timeout, metadata))
 
 
 class _StreamCallable(_Callable):
@@ -176,8 +179,8 @@ class _StreamCallable(_Callable):
         wait_for_ready: bool | None = None,
         compression: grpc.Compression | None = None,
     ) -> Any:
-        kind = GenerationStream if self._method.path == STREAM_GENERATE else PlainStream
-        return ResilientStreamCall(self._exchange(kind, timeout, metadata), request)
+        kind = TokenStream if self._method.is_token_stream else EventStream
+        return ResilientStreamCall(self._exchange(kind, request, timeout, metadata))
 
 
 class _Call:
@@ -242,9 +245,9 @@ class _Call:
 class ResilientUnaryCall(_Call):
     """Await it."""
 
-    def __init__(self, exchange: UnaryExchange, request: Any) -> None:
+    def __init__(self, exchange: UnaryExchange) -> None:
         super().__init__(exchange)
-        self._task = asyncio.create_task(exchange.run(request))
+        self._task = asyncio.create_task(exchange.run())
 
     def cancel(self) -> bool:
         """End it."""
@@ -271,20 +274,20 @@ class ResilientUnaryCall(_Call):
 
 
 class ResilientStreamCall(_Call):
-    """`async for` it, or `read()` until EOF."""
+    """`async for` it, or `read()` until EOF. Dropping it ends it too."""
 
-    def __init__(self, exchange: Any, request: Any) -> None:
+    def __init__(self, exchange: EventStream) -> None:
         super().__init__(exchange)
-        self._events: AsyncIterator[Any] = exchange.events(request)
+        self._next = exchange.next
+        self._loop = asyncio.get_running_loop()
         self._reader: asyncio.Task[Any] | None = None
 
     def cancel(self) -> bool:
-        """End it: the server stops generating."""
-        if self._is_done or self._is_cancelled:
+        """End it: the server stops generating. A reader that waits meanwhile gets CancelledError."""
+        if self._is_done:
             return False
         self._is_cancelled = True
-        if self._exchange.call is not None:
-            self._exchange.call.cancel()
+        self._exchange.leave()
         if self._reader is not None:
             self._reader.cancel()
         self._ended()
@@ -301,22 +304,38 @@ class ResilientStreamCall(_Call):
 
     async def read(self) -> Any:
         """The next event, or EOF."""
+        if self._is_done:
+            return self._after_end()
+        self._reader = asyncio.current_task()
+        try:
+            event = await self._next()
+        except InferwireError as error:
+            raise self._failed(error) from None
+        except asyncio.CancelledError:
+            self._left()
+            raise
+        finally:
+            self._reader = None
+        if event is grpc.aio.EOF:
+            self._ended()
+        return event
+
+    def _after_end(self) -> Any:
         if self._error is not None:
             raise self._error
         if self._is_cancelled:
             raise asyncio.CancelledError
-        self._reader = asyncio.current_task()
-        try:
-            return await anext(self._events)
-        except StopAsyncIteration:
-            self._ended()
-            return grpc.aio.EOF
-        except InferwireError as error:
-            raise self._failed(error) from None
-        finally:
-            self._reader = None
+        return grpc.aio.EOF
+
+    def _left(self) -> None:
+        """The reader was told to stop: by `cancel` of this call, or as a task."""
+        if self._is_cancelled and self._reader is not None:
+            # The task itself goes on, as it would with a call of gRPC's own.
+            self._reader.uncancel()
+        self._is_cancelled = True
+        self._ended()
 
     def __del__(self) -> None:
         # A reader that breaks out of its loop leaves no other trace.
-        if not self._is_done and self._exchange.call is not None:
-            self._exchange.call.cancel()
+        if not self._is_done and not self._loop.is_closed():
+            self._exchange.leave()
