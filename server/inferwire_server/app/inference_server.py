@@ -100,7 +100,9 @@ class InferenceServer:
         )
         self._server = build_server(
             Servicers(
-                inference=InferenceServicer(self.intake, self.sessions, self._info(), reporter),
+                inference=InferenceServicer(
+                    self.intake, self.sessions, self._info(), reporter, model.tokenizer.piece_bytes
+                ),
                 models=ModelServicer(self.intake),
                 operations=OperationsServicer(
                     self.sessions,

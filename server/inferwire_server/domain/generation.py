@@ -145,7 +145,6 @@ class TokenLogprob:
 
     token_id: int
     logprob: float | None
-    token_bytes: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

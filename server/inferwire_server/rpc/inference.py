@@ -25,8 +25,17 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     """Generation and tokenising."""
 
-    def __init__(self, intake: Intake, sessions: Sessions, info: ServerInfo, load: LoadReporter) -> None:
+    def __init__(
+        self,
+        intake: Intake,
+        sessions: Sessions,
+        info: ServerInfo,
+        load: LoadReporter,
+        piece_bytes: Callable[[int], bytes],
+    ) -> None:
+        """`piece_bytes` gives the bytes that a token id stands for."""
         self._load = load
+        self._piece_bytes = piece_bytes
         self._intake = intake
         self._sessions = sessions
         self._info = info
@@ -38,13 +47,13 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         async with await self._open(request, is_streaming=False) as reading:
             events = await reading.all()
         context.set_trailing_metadata(load_trailer(self._load.utilization()))
-        return translate.ResponseWriter(request.output).whole(events)
+        return translate.ResponseWriter(request.output, self._piece_bytes).whole(events)
 
     async def StreamGenerate(  # type: ignore[override]
         self, request: generation_pb2.GenerateRequest, context: Context
     ) -> None:
         """Send the log as it grows; a reader that lags gets fewer, larger messages."""
-        message, write = translate.ResponseWriter(request.output).message, context.write
+        message, write = translate.ResponseWriter(request.output, self._piece_bytes).message, context.write
         interval = translate.seconds(request.progress_interval, "progress_interval")
         async with await self._open(request, is_streaming=True) as reading:
             await deliver(reading, lambda event: write(message(event)), progress_interval_s=interval or None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message as ProtoMessage
@@ -161,9 +161,13 @@ def seconds(duration: Duration, path: str) -> float:
 
 
 class ResponseWriter:
-    """Turns events into stream messages for one reader, as its output options ask."""
+    """Turns events into stream messages for one reader, as its output options ask.
 
-    def __init__(self, output: generation_pb2.OutputOptions) -> None:
+    `piece_bytes` gives the bytes that a token id stands for, which logprobs carry.
+    """
+
+    def __init__(self, output: generation_pb2.OutputOptions, piece_bytes: Callable[[int], bytes]) -> None:
+        self._piece_bytes = piece_bytes
         self._with_text = output.text if output.HasField("text") else True
         self._with_ids = output.token_ids
 
@@ -181,7 +185,7 @@ class ResponseWriter:
             if self._with_ids:
                 delta.token_ids.extend(event.token_ids)
             if event.logprobs:
-                _fill_logprobs(delta.logprobs, event.logprobs)
+                self._fill_logprobs(delta.logprobs, event.logprobs)
         elif isinstance(event, Started):
             _fill_started(response.started, event)
         elif isinstance(event, OutputFinished):
@@ -193,7 +197,7 @@ class ResponseWriter:
             _fill_progress(response.progress, event)
         else:
             response.prompt_logprobs.token_offset = event.token_offset
-            _fill_logprobs(response.prompt_logprobs.tokens, event.tokens)
+            self._fill_logprobs(response.prompt_logprobs.tokens, event.tokens)
         return response
 
     def whole(self, events: Iterable[Event]) -> generation_pb2.GenerateResponse:
@@ -207,7 +211,7 @@ class ResponseWriter:
                 if self._with_ids:
                     output.token_ids.extend(event.token_ids)
                 if event.logprobs:
-                    _fill_logprobs(output.logprobs, event.logprobs)
+                    self._fill_logprobs(output.logprobs, event.logprobs)
             elif isinstance(event, OutputFinished):
                 _fill_finished(_output(response, event.output_index).finished, event)
             elif isinstance(event, Started):
@@ -216,11 +220,24 @@ class ResponseWriter:
                 _fill_usage(response.usage, event)
                 _fill_timings(response.timings, event)
             elif isinstance(event, PromptLogprobs):
-                _fill_logprobs(response.prompt_logprobs, event.tokens)
+                self._fill_logprobs(response.prompt_logprobs, event.tokens)
         if self._with_text:
             for index, pieces in texts.items():
                 response.outputs[index].text = "".join(pieces)
         return response
+
+    def _fill_logprobs(self, target: object, logprobs: Sequence[TokenLogprobs]) -> None:
+        for entry in logprobs:
+            added = target.add()  # type: ignore[attr-defined]
+            self._fill_logprob(added.token, entry.token)
+            for candidate in entry.top:
+                self._fill_logprob(added.top.add(), candidate)
+
+    def _fill_logprob(self, target: generation_pb2.TokenLogprob, value: TokenLogprob) -> None:
+        target.token_id = value.token_id
+        target.token_bytes = self._piece_bytes(value.token_id)
+        if value.logprob is not None and math.isfinite(value.logprob):
+            target.logprob = min(0.0, value.logprob) + 0.0
 
 
 def _output(response: generation_pb2.GenerateResponse, index: int) -> generation_pb2.Output:
@@ -281,21 +298,6 @@ def _fill_progress(target: generation_pb2.Progress, event: Progress) -> None:
         _fill_duration(target.estimated_wait, event.estimated_wait_s)
     if event.prompt_tokens_done is not None:
         target.prompt_tokens_done = event.prompt_tokens_done
-
-
-def _fill_logprobs(target: object, logprobs: Sequence[TokenLogprobs]) -> None:
-    for entry in logprobs:
-        added = target.add()  # type: ignore[attr-defined]
-        _fill_logprob(added.token, entry.token)
-        for candidate in entry.top:
-            _fill_logprob(added.top.add(), candidate)
-
-
-def _fill_logprob(target: generation_pb2.TokenLogprob, value: TokenLogprob) -> None:
-    target.token_id = value.token_id
-    target.token_bytes = value.token_bytes
-    if value.logprob is not None and math.isfinite(value.logprob):
-        target.logprob = min(0.0, value.logprob) + 0.0
 
 
 def model(
