@@ -94,7 +94,7 @@ class Callers:
         return Request(
             arrived_at=arrived_at,
             prompt_tokens=rng.randint(*self.prompt_tokens),
-            true_output_tokens=self.fixed_output_tokens or _geometric(rng, self.mean_output_tokens),
+            true_output_tokens=self.fixed_output_tokens or geometric(rng, self.mean_output_tokens),
             tenant=self.tenant,
             priority=self.priority,
             first_token_target_s=self.first_token_target_s,
@@ -118,7 +118,7 @@ def seeded(seed: int) -> random.Random:
     return random.Random(seed)
 
 
-def _geometric(rng: random.Random, mean: float) -> int:
-    """Tokens up to an end that comes with probability 1 / mean after each, cut at MAX_OUTPUT_TOKENS."""
+def geometric(rng: random.Random, mean: float) -> int:
+    """Tokens up to an end that comes with probability 1 / mean after each, cut at MAX_OUTPUT_TOKENS; `mean` above 1."""
     length = 1 + int(math.log(1.0 - rng.random()) / math.log(1.0 - 1.0 / mean))
     return min(length, MAX_OUTPUT_TOKENS)
