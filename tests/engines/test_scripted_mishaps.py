@@ -99,7 +99,7 @@ class TestSwitches:
         stream, recorder = driver.submit()
         stream.cancel()
         driver.clock.settle()
-        assert recorder.events == [Cancelled()]
+        assert recorder.events == [Cancelled(cached_tokens=0)]
         assert driver.engine.load().running == 0
 
     async def test_a_death_fails_every_stream_and_refuses_new_ones_with_a_hint(self) -> None:

@@ -1,8 +1,9 @@
-"""Eight readers that stop reading, on a real process: its memory stays bounded and the others' streams keep their pace."""
+"""Eight readers that stop reading, on a real process: bounded memory, and the others' streams keep their pace."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import statistics
 import time
 from typing import Any
@@ -32,7 +33,7 @@ async def gaps(inference: Any, output_tokens: int) -> list[float]:
         async for event in inference.StreamGenerate(request(max_output_tokens=output_tokens))
         if event.WhichOneof("event") == "delta"
     ]
-    return [after - before for before, after in zip(came, came[1:], strict=False)]
+    return [after - before for before, after in itertools.pairwise(came)]
 
 
 async def p99_of_four_streams(inference: Any) -> float:

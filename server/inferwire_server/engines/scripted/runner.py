@@ -185,7 +185,7 @@ class BatchRunner:
         self._advance(stream, now)
 
     def _cancel(self, stream: ScriptedStream) -> None:
-        self.finish(stream, Cancelled())
+        self.finish(stream, Cancelled(stream.cached_tokens))
 
     def _release(self, stream: ScriptedStream) -> None:
         stream.is_live = False
