@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any, NoReturn, Protocol
 
 import grpc
@@ -52,26 +53,20 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         """Replace the handler by one that parses, guards and reports."""
         handler = await continuation(handler_call_details)
-        if handler is None or handler.request_streaming:
+        if handler is None:
             return handler
         method = handler_call_details.method
         metadata = dict(handler_call_details.invocation_metadata or ())
-        if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(
-                self._guard(method, metadata, handler.unary_stream, handler.request_deserializer, is_stream=True),
-                request_deserializer=None,
-                response_serializer=handler.response_serializer,
-            )
-        return grpc.unary_unary_rpc_method_handler(
-            self._guard(method, metadata, handler.unary_unary, handler.request_deserializer, is_stream=False),
-            request_deserializer=None,
-            response_serializer=handler.response_serializer,
-        )
+        read = partial(_parse_each if handler.request_streaming else _parse, handler.request_deserializer)
+        kind = "_".join("stream" if it else "unary" for it in (handler.request_streaming, handler.response_streaming))
+        guarded = self._guard(method, metadata, getattr(handler, kind), read, is_stream=handler.response_streaming)
+        wrap: Callable[..., grpc.RpcMethodHandler[Any, Any]] = getattr(grpc, f"{kind}_rpc_method_handler")
+        return wrap(guarded, request_deserializer=None, response_serializer=handler.response_serializer)
 
     def _guard(
-        self, method: str, metadata: Metadata, behaviour: Any, parse: Any, *, is_stream: bool
-    ) -> Callable[[bytes, Context], Awaitable[Any]]:
-        async def guarded(encoded: bytes, context: Context) -> Any:
+        self, method: str, metadata: Metadata, behaviour: Any, read: Callable[[Any], Any], *, is_stream: bool
+    ) -> Callable[[Any, Context], Awaitable[Any]]:
+        async def guarded(encoded: Any, context: Context) -> Any:
             call = Call(method=method, arrived_at=time.monotonic(), trace_id=_trace_id(metadata))
             remaining = context.time_remaining()
             if remaining is not None:
@@ -80,7 +75,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             self._observer.call_started(method)
             try:
                 call.caller = self._identify(method, metadata)
-                request = _parse(parse, encoded)
+                request = read(encoded)
                 if is_stream:
                     await _stream(behaviour, request, context)
                     response = None
@@ -157,6 +152,11 @@ def _parse(parse: Any, encoded: bytes) -> Any:
         return parse(encoded)
     except DecodeError:
         raise InvalidRequest("request", "not a valid message of this method's request type") from None
+
+
+async def _parse_each(parse: Any, encoded: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+    async for message in encoded:
+        yield _parse(parse, message)
 
 
 def _departure(call: Call) -> ServiceError:
