@@ -103,7 +103,7 @@ async def serving(
         await server.close()
 
 
-def request(prompt: str = "tell a story", **fields: Any) -> generation_pb2.GenerateRequest:
+def request(prompt: str | None = "tell a story", **fields: Any) -> generation_pb2.GenerateRequest:
     """A request to the scripted model; 16 tokens unless told otherwise."""
     values: dict[str, Any] = {"model": MODEL, "prompt": prompt, "max_output_tokens": 16} | fields
     return generation_pb2.GenerateRequest(**values)

@@ -29,7 +29,7 @@ def asked(content: str, as_chat: bool, **fields: Any) -> generation_pb2.Generate
     if not as_chat:
         return request(content, **fields)
     messages = [{"role": "system", "text": "Be brief."}, {"role": "user", "text": content}]
-    return request(prompt=None, chat={"messages": messages}, **fields)  # type: ignore[arg-type]
+    return request(prompt=None, chat={"messages": messages}, **fields)
 
 
 async def tokens_of(server: Serving, message: generation_pb2.GenerateRequest) -> int:

@@ -6,30 +6,8 @@ import pytest
 from inferwire.v1 import generation_pb2
 from inferwire_server.engines.scripted import Echo, Plan
 
+from tests.server.text.strings import STRINGS
 from tests.serving import request, serving
-
-STRINGS = {
-    "S01": "\U0001f469‍\U0001f469‍\U0001f467‍\U0001f466",
-    "S02": "\U0001f3f4\U000e0067\U000e0062\U000e0073\U000e0063\U000e0074\U000e007f",
-    "S03": "\U0001f9d1\U0001f3fd‍\U0001f680",
-    "S04": "\U0001fae0\U0001f979",
-    "S05": "क्षत्रिय नमस्ते",
-    "S06": "น้ำใจ",
-    "S07": "龜\U00020bb7",
-    "S08": "아름다운 여자",
-    "S09": "Z͑ͫ̓a̴͂lgo",
-    "S10a": "café",
-    "S10b": "café",
-    "S11": "السَّلَامُ عَلَيْكُم",
-    "S12": "ďábelské",
-    "S13": "a�b",
-    "S14": "  two leading spaces\n\n\tif x:\n\t\treturn  1  ",
-    "S15": " " * 500,
-    "S16": "a\x00b",
-    "S17": "\u202eevil\u202c\u200b\ufeff",
-    "S24": " ",
-    "S25": "\r\n",
-}
 
 
 async def test_events_come_in_the_order_of_the_contract() -> None:
