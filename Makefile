@@ -67,6 +67,11 @@ soak-short: .venv/.dev ## The same with 200 requests and two minutes
 	@$(BIN)/python -m tests.engines.openvino.soak --requests 200 --questions 20
 	@$(BIN)/python -m tools.soak --minutes 2
 
+.PHONY: fuzz
+fuzz: .venv/.dev ## Look for counterexamples: many random examples a property, 200,000 random requests
+	@$(BIN)/python -m pytest -m "hypothesis and not gpu" --hypothesis-profile=fuzz --timeout=1800
+	@$(BIN)/python -m tools.fuzz_requests --requests 200000
+
 .PHONY: stubs
 stubs: .venv-stubs/.installed ## Generate the stubs from proto/
 	@.venv-stubs/bin/python tools/generate_stubs.py
