@@ -228,7 +228,7 @@ class Admission:
             session.end(Overloaded("still waiting after the longest queue time", retry_after_s=hint))
 
     def _free_slots(self) -> int:
-        return max(0, self._engine.capabilities.max_running - self._engine.load().running)
+        return max(0, self._engine.capabilities.max_running - self._queue.running_slots)
 
     def _pump(self) -> None:
         """Start whoever is next while the engine has room. Ends and starts inside do not nest."""

@@ -64,7 +64,7 @@ class FairQueue(Generic[T]):
     @property
     def waiting(self) -> int:
         """Tickets not started."""
-        return sum(each.waiting for each in self._by_rank)
+        return sum([each.waiting for each in self._by_rank])
 
     @property
     def waiting_prompt_tokens(self) -> int:
@@ -73,6 +73,11 @@ class FairQueue(Generic[T]):
     @property
     def running(self) -> int:
         return sum(each.running for each in self._by_rank)
+
+    @property
+    def running_slots(self) -> int:
+        """Slots that started tickets hold."""
+        return sum([each.running_slots for each in self._by_rank])
 
     @property
     def reserved_kv_blocks(self) -> int:

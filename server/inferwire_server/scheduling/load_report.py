@@ -12,22 +12,28 @@ from inferwire_server.scheduling.fair_queue import FairQueue
 from inferwire_server.scheduling.session import Session
 
 _MAX_TENANTS = 100
+_MOMENT = 0.001
+"""Share of the window."""
 
 
 class Rate:
     """Units a second, by exponential decay with a time constant of `window_s` seconds. O(1), no timers."""
 
-    __slots__ = ("_at", "_mass", "_window_s")
+    __slots__ = ("_at", "_decays_at", "_mass", "_window_s")
 
     def __init__(self, window_s: float, now: float) -> None:
         self._window_s = window_s
         self._mass = 0.0
         self._at = now
+        self._decays_at = now
 
     def add(self, amount: float, now: float) -> None:
-        """Count `amount` units at `now`."""
-        self._mass = self._decayed(now) + amount
-        self._at = now
+        """Count `amount` units at `now`. Moments that are next to each other are taken for one: tokens come often."""
+        if now >= self._decays_at:
+            self._mass = self._decayed(now)
+            self._at = now
+            self._decays_at = now + _MOMENT * self._window_s
+        self._mass += amount
 
     def per_second(self, now: float) -> float:
         """The rate at `now`."""
@@ -95,7 +101,7 @@ class LoadReporter:
     def utilization(self) -> float:
         """Sequences running and waiting over those that fit one batch; above 1 when requests wait. Never quite 0."""
         most = self._engine.capabilities.max_running
-        return max(0.01, (self._engine.load().running + self._queue.waiting) / most)
+        return max(0.01, (self._queue.running_slots + self._queue.waiting) / most)
 
     def report(self) -> LoadReport:
         """A snapshot."""

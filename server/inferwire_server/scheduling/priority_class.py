@@ -70,6 +70,7 @@ class PriorityClass(Generic[T]):
         self.waiting_prompt_tokens = 0
         self.waiting_kv_blocks = 0
         self.running = 0
+        self.running_slots = 0
         self.running_kv_blocks = 0
 
     def flow(self, tenant: str) -> TenantFlow[T]:
@@ -127,6 +128,7 @@ class PriorityClass(Generic[T]):
         self._starts += 1
         flow.running += 1
         self.running += 1
+        self.running_slots += ticket.slots
         self.running_kv_blocks += ticket.kv_blocks
         self._forget_overtaken()
 
@@ -135,6 +137,7 @@ class PriorityClass(Generic[T]):
         ticket.state = TicketState.GONE
         ticket.flow.running -= 1
         self.running -= 1
+        self.running_slots -= ticket.slots
         self.running_kv_blocks -= ticket.kv_blocks
         self._retire_if_idle(ticket.flow)
 
