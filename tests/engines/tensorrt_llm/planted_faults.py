@@ -18,12 +18,12 @@ class Fault:
 FAULTS = (
     Fault(
         "cumulative lists are taken for deltas",
-        (("cursor.py", "new = list(ids[start:])", "new = list(ids)"),),
+        (("cursor.py", "new = ids[start:]", "new = ids[:]"),),
         "test_cursor.py",
     ),
     Fault(
         "an end id left in the list passes as a token",
-        (("cursor.py", "if token_id in self._ends or token_id in self._stops:", "if token_id in self._stops:"),),
+        (("cursor.py", "if token_id in self._last:", "if token_id in self._stops:"),),
         "test_cursor.py",
     ),
     Fault(

@@ -17,7 +17,7 @@ class OutOfVocabulary(Exception):
 class OutputCursor:
     """Follows one output. The engine's own diffs are relative to its latest response and are never used."""
 
-    __slots__ = ("_ended_by", "_ends", "_seen", "_stops", "_top_logprobs", "_vocabulary_size")
+    __slots__ = ("_ended_by", "_ends", "_last", "_seen", "_stops", "_top_logprobs", "_vocabulary_size")
 
     def __init__(
         self,
@@ -29,6 +29,7 @@ class OutputCursor:
     ) -> None:
         self._ends = end_token_ids
         self._stops = stop_token_ids
+        self._last = end_token_ids | stop_token_ids
         self._vocabulary_size = vocabulary_size
         self._top_logprobs = top_logprobs
         self._seen = 0
@@ -49,12 +50,12 @@ class OutputCursor:
         start = self._seen
         if self._ended_by is not None or len(ids) <= start:
             return None
-        new = list(ids[start:])
-        self._seen = start + len(new)
+        new = ids[start:]
+        self._seen = len(ids)
         for position, token_id in enumerate(new):
-            if token_id in self._ends or token_id in self._stops:
+            if token_id in self._last:
                 self._ended_by = token_id
-                del new[position:]
+                new = new[:position]
                 break
             if not 0 <= token_id < self._vocabulary_size:
                 raise OutOfVocabulary(f"token id {token_id} of {self._vocabulary_size}")
