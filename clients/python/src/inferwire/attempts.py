@@ -89,8 +89,9 @@ class Attempt:
         if self._has_ended:
             return
         self._has_ended = True
-        self.link.state.end()
-        self.link.changed()
+        self.link.work_ended()
+        if not self._fleet.announcer.wants(code):
+            return
         endpoint = self.link.endpoint
         self._fleet.announcer.attempt_ended(
             AttemptEnded(

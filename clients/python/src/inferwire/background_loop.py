@@ -51,7 +51,7 @@ class BackgroundLoop:
             asyncio.run_coroutine_threadsafe(work, loop)
 
     def stop(self, last: Coroutine[Any, Any, object]) -> None:
-        """Run `last` for at most ten seconds, then end what runs and the thread. Nothing happens if none was started."""
+        """Run `last` for at most ten seconds, then end what runs and the thread; nothing if none was started."""
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None

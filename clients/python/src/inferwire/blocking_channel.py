@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextvars
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import grpc
@@ -89,7 +88,7 @@ class _BlockingUnary:
             call = self._callable(request, timeout=timeout, metadata=metadata)
             return await call, call
 
-        response, call = self._loop.run(_in_context(work))
+        response, call = self._loop.run(work())
         return response, BlockingCall(self._loop, call)
 
     def future(
@@ -100,7 +99,7 @@ class _BlockingUnary:
         async def work() -> Any:
             return await self._callable(request, timeout=timeout, metadata=metadata)
 
-        return self._loop.begin(_in_context(work))
+        return self._loop.begin(work())
 
 
 class _BlockingStreams:
@@ -114,7 +113,7 @@ class _BlockingStreams:
         async def work() -> Any:
             return self._callable(request, timeout=timeout, metadata=metadata)
 
-        return BlockingStream(self._loop, self._loop.run(_in_context(work)))
+        return BlockingStream(self._loop, self._loop.run(work()))
 
 
 class BlockingCall:
@@ -174,15 +173,3 @@ class BlockingStream(BlockingCall, Iterator[Any]):
 
 async def _cancel(call: Any) -> None:
     call.cancel()
-
-
-def _in_context(work: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
-    """The deadline of the call being served is the calling thread's, not the loop's."""
-    context = contextvars.copy_context()
-
-    async def carried() -> Any:
-        for variable, value in context.items():
-            variable.set(value)
-        return await work()
-
-    return carried()

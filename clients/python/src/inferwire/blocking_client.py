@@ -8,6 +8,7 @@ from typing import Self, Unpack
 
 from inferwire.background_loop import BackgroundLoop
 from inferwire.client import AsyncClient, Prompt, TextStream
+from inferwire.observation import Observer
 from inferwire.replies import Chunk, Reply
 from inferwire.requests import Message, Options
 from inferwire.settings import ClientConfig
@@ -17,9 +18,11 @@ from inferwire.v1 import inference_pb2, model_pb2, operations_pb2
 class Client:
     """As AsyncClient, for ordinary code. Use it as `with`, or call `close`. Safe to share between threads."""
 
-    def __init__(self, target: str | ClientConfig = "127.0.0.1:50051", *, tenant: str = "") -> None:
-        """`target` is one address, or a configuration with regions. Nothing is connected yet."""
-        self._client = AsyncClient(target, tenant=tenant)
+    def __init__(
+        self, target: str | ClientConfig = "127.0.0.1:50051", *, tenant: str = "", observer: Observer | None = None
+    ) -> None:
+        """As for AsyncClient; the observer is called in the client's own thread."""
+        self._client = AsyncClient(target, tenant=tenant, observer=observer)
         self._loop = BackgroundLoop("inferwire-client")
 
     def __repr__(self) -> str:

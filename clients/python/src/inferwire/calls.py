@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
 import grpc
 
@@ -23,6 +24,7 @@ from inferwire.settings import ResumeMode
 from inferwire.stall_watch import StallWatch
 from inferwire.v1 import generation_pb2
 
+_T = TypeVar("_T")
 _Event = generation_pb2.StreamGenerateResponse
 
 
@@ -60,6 +62,8 @@ class Exchange:
         if self._has_ended:
             return
         self._has_ended = True
+        if not self.resumed_at and not self.fleet.announcer.wants(code):
+            return
         self.fleet.announcer.call_ended(
             CallEnded(
                 method=self.method.path,
@@ -103,33 +107,57 @@ class Exchange:
 class UnaryExchange(Exchange):
     """A unary call."""
 
+    def __init__(
+        self, fleet: Fleet, method: Method, metadata: Metadata, deadline: Deadline, request: Any, *, may_retry: bool
+    ) -> None:
+        super().__init__(fleet, method, metadata, deadline, request, may_retry=may_retry)
+        self._attempt: Attempt | None = None
+
+    def begin(self) -> None:
+        """Send the first attempt at once, if no name has to be resolved before."""
+        if self.fleet.is_ready:
+            self._attempt = self.journey.first_at_once()
+            self._send_first(self._attempt)
+
     async def run(self) -> Any:
         """The response. Raises an InferwireError."""
-        try:
-            response = await self._response()
-        except InferwireError as error:
-            self.ended(error.code, error.reason)
-            raise
-        except BaseException:
-            self.ended(Code.CANCELLED, Code.CANCELLED)
-            raise
-        self.ended(Code.OK)
-        return response
-
-    async def _response(self) -> Any:
-        request = self.prepared()
-        attempt = await self.journey.first()
+        if self._attempt is None:
+            self._attempt = await self.journey.first()
+            self._send_first(self._attempt)
+        attempt = self._attempt
         while True:
             try:
-                response = await self.send(attempt, request)
+                response = await self.call
             except grpc.aio.AioRpcError as error:
                 attempt, _ = await self.journey.next(attempt, self.failure(error, has_started=False), error)
+                self._send(attempt)
             except BaseException:
+                self.call.cancel()
                 attempt.abandoned()
                 raise
             else:
                 attempt.succeeded()
                 return response
+
+    def leave(self) -> None:
+        """The caller wants no more."""
+        if self.call is not None:
+            self.call.cancel()
+        if self._attempt is not None:
+            self._attempt.abandoned()
+        self.ended(Code.CANCELLED, Code.CANCELLED)
+
+    def _send_first(self, attempt: Attempt) -> None:
+        self._request = self.prepared()
+        self._send(attempt)
+
+    def _send(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        try:
+            self.send(attempt, self._request)
+        except BaseException:
+            attempt.abandoned()
+            raise
 
 
 class EventStream(Exchange):
@@ -140,32 +168,15 @@ class EventStream(Exchange):
     ) -> None:
         super().__init__(fleet, method, metadata, deadline, request, may_retry=may_retry)
         self._attempt: Attempt | None = None
+        self._mover: asyncio.Task[Any] | None = None
+        """Looks for an endpoint."""
         self._read: Any = None
         """Gives the next message of the latest attempt."""
 
     async def next(self) -> Any:
         """The next event, or EOF. Raises an InferwireError."""
-        try:
-            return await self._next()
-        except InferwireError as error:
-            self.ended(error.code, error.reason)
-            raise
-        except BaseException:
-            self.leave()
-            raise
-
-    def leave(self) -> None:
-        """The caller wants no more: cancel what runs."""
-        if self.call is not None:
-            self.call.cancel()
-        if self._attempt is not None:
-            self._attempt.abandoned()
-        self.ended(Code.CANCELLED, Code.CANCELLED)
-
-    async def _next(self) -> Any:
         if self._attempt is None:
-            self._begin(await self.journey.first(), self._request)
-        has_events = False
+            self._begin(await self._moving(self.journey.first()), self._request)
         while True:
             attempt = self._attempt
             assert attempt is not None  # noqa: S101 set by _begin
@@ -173,16 +184,34 @@ class EventStream(Exchange):
                 event = await self._read()
             except StopAsyncIteration:
                 attempt.succeeded()
-                self.ended(Code.OK)
                 return grpc.aio.EOF
             except grpc.aio.AioRpcError as error:
                 has_events = attempt.is_answered
                 failure = self.failure(error, has_started=has_events)
-                following, _ = await self.journey.next(attempt, failure, error, may_go_on=not has_events)
-                self._begin(following, self._request)
+                moved = self.journey.next(attempt, failure, error, may_go_on=not has_events)
+                self._begin((await self._moving(moved))[0], self._request)
             else:
                 attempt.answered()
                 return event
+
+    def leave(self) -> None:
+        """The caller wants no more: cancel what runs."""
+        if self.call is not None:
+            self.call.cancel()
+        if self._mover is not None and self._mover is not _current_task():
+            # gRPC wakes a reader by itself; one that waits for its next attempt is woken here, and is no less alive.
+            self._mover.cancel()
+        if self._attempt is not None:
+            self._attempt.abandoned()
+        self.ended(Code.CANCELLED, Code.CANCELLED)
+
+    async def _moving(self, work: Awaitable[_T]) -> _T:
+        """Do what `leave` may have to interrupt."""
+        self._mover = asyncio.current_task()
+        try:
+            return await work
+        finally:
+            self._mover = None
 
     def _begin(self, attempt: Attempt, request: Any) -> None:
         self._attempt = attempt
@@ -215,13 +244,14 @@ class TokenStream(EventStream):
             self.ended(Code.OK)
         super().leave()
 
-    async def _next(self) -> Any:
+    async def next(self) -> Any:
+        """The next event, or EOF. Raises an InferwireError with what was delivered."""
         if self._attempt is None:
             self._original = self._amended(self.prepared())
-            self._begin(await self.journey.first(), self._original)
+            self._begin(await self._moving(self.journey.first()), self._original)
         watch, once = self._watch, self._once
         while True:
-            watch.waits()
+            watch.waits_since = watch.clock()
             try:
                 event = await self._read()
             except StopAsyncIteration:
@@ -243,32 +273,29 @@ class TokenStream(EventStream):
                     return self._finish()
                 await self._go_on(self._stalled(), None, None)
                 continue
-            watch.heard()
+            watch.waits_since = None
             verdict = self._judge(event)
             if verdict is Delivery.DELIVER:
                 return event
-            if verdict is Delivery.DROP:
-                continue
             if isinstance(verdict, Violation):
                 self.call.cancel()
                 await self._go_on(self._protocol_failure(), None, self._broken(verdict))
-                continue
-            _trim(event, verdict)
-            return event
+            elif isinstance(verdict, Trim):
+                _trim(event, verdict)
+                return event
 
     def _judge(self, event: _Event) -> Verdict:
-        once = self._once
         # Deltas first: they are nearly all there is.
-        if event.HasField("delta"):
-            delta = event.delta
-            if not self._has_token:
-                self._token_came()
-            ids = delta.token_ids
-            verdict = once.delta(delta.output_index, delta.token_offset, delta.token_count, ids, delta.text)
-            if once.strips_token_ids:
-                delta.ClearField("token_ids")
-            return verdict
-        return self._judge_rarer(event.WhichOneof("event"), event)
+        if not event.HasField("delta"):
+            return self._judge_rarer(event.WhichOneof("event"), event)
+        if not self._has_token:
+            self._token_came()
+        once, delta = self._once, event.delta
+        ids = delta.token_ids
+        verdict = once.delta(delta.output_index, delta.token_offset, delta.token_count, ids, delta.text)
+        if once.strips_token_ids:
+            delta.ClearField("token_ids")
+        return verdict
 
     def _judge_rarer(self, kind: str | None, event: _Event) -> Verdict:
         once = self._once
@@ -323,7 +350,8 @@ class TokenStream(EventStream):
             self._lost_at = self.fleet.clock()
         assert self._attempt is not None  # noqa: S101 it is the one that failed
         delivered = {"partial_outputs": once.partial_outputs(), "events_so_far": once.events_delivered}
-        following, step = await self.journey.next(self._attempt, failure, cause, error=error, delivered=delivered)
+        moved = self.journey.next(self._attempt, failure, cause, error=error, delivered=delivered)
+        following, step = await self._moving(moved)
         is_continued = step is Step.RESUME and once.has_started
         self._begin(following, self._continued() if is_continued else self._original)
 
@@ -331,7 +359,6 @@ class TokenStream(EventStream):
         self._watch.stop()
         if self._attempt is not None:
             self._attempt.succeeded()
-        self.ended(Code.OK)
         return grpc.aio.EOF
 
     def _stalled(self) -> Failure:
@@ -373,6 +400,14 @@ class TokenStream(EventStream):
         if facts.expected_fingerprint:
             request.expected_model.fingerprint = facts.expected_fingerprint
         return request
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        # Dropped outside of the loop.
+        return None
 
 
 def _cancels() -> int:

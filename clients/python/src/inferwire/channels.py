@@ -71,6 +71,8 @@ class Link:
             breaker_changed=self._breaker_changed,
         )
         self._announcer = announcer
+        self.is_retiring = False
+        """Whether its address is gone, so that it should close after its last call."""
         self._callables: dict[Method, Any] = {}
         self.channel = grpc.aio.insecure_channel(endpoint.target, options=channel_options(config))
         self._watching = asyncio.create_task(watch_health(self.channel, self._said, rng), name=f"health {endpoint.key}")
@@ -89,6 +91,13 @@ class Link:
     def _breaker_changed(self, state: BreakerState) -> None:
         change = BreakerChanged(region=self.endpoint.region, endpoint=self.endpoint.target, state=state)
         self._announcer.breaker_changed(change)
+        self.changed()
+
+    def work_ended(self) -> None:
+        """An attempt is over; whoever waits for the last one hears of it."""
+        self.state.end()
+        if self.is_retiring and not self.state.outstanding:
+            self.changed()
 
     def _said(self, is_serving: bool | None) -> None:
         self.state.is_serving = is_serving
@@ -128,6 +137,8 @@ class Fleet:
         self._resolved = asyncio.Event()
         self._leaving: dict[Link, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
+        self._is_news = True
+        """Whether an endpoint's health or breaker has changed since the regions were last looked at."""
 
     def __repr__(self) -> str:
         return f"<Fleet {self._regions!r}, {self.budget!r}, {list(self._links.values())!r}>"
@@ -136,6 +147,11 @@ class Fleet:
     def links(self) -> tuple[Link, ...]:
         """Nearest region first."""
         return tuple(self._links.values())
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every endpoint is known, or was looked for."""
+        return self._resolved.is_set()
 
     async def open(self, within_s: float | None = None) -> None:
         """Know the endpoints: fixed addresses at once, names when they are resolved or the connect timeout is over."""
@@ -158,7 +174,9 @@ class Fleet:
         """Where an attempt goes."""
         now = self.clock()
         states = [link.state for link in self._links.values()]
-        self._regions.observe(Counter(state.region for state in states if state.is_healthy), now)
+        if self._is_news:
+            self._is_news = False
+            self._regions.observe(Counter(state.region for state in states if state.is_healthy), now)
         picked = self._picker.pick(
             states, self._regions.shares(now), visits, now, may_return=may_return, fits_within_s=fits_within_s
         )
@@ -189,6 +207,7 @@ class Fleet:
         await asyncio.gather(*(link.close() for link in links), return_exceptions=True)
 
     def _wake(self) -> None:
+        self._is_news = True
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -212,6 +231,7 @@ class Fleet:
         for key in self._links.keys() - wanted.keys():
             link = self._links.pop(key)
             self._leaving[link] = asyncio.create_task(self._retire(link), name=f"retire {key}")
+        self._is_news = True
         self._links = {
             key: self._links.get(key) or Link(endpoint, self.config, self.rng, self._wake, self.announcer)
             for key, endpoint in wanted.items()
@@ -219,6 +239,7 @@ class Fleet:
 
     async def _retire(self, link: Link) -> None:
         """Close a channel whose address is gone once its calls have ended."""
+        link.is_retiring = True
         await self.until(lambda: not link.state.outstanding)
         await link.close()
         self._leaving.pop(link, None)

@@ -43,6 +43,7 @@ class AsyncClient:
         """
         self._observer = observer
         self._is_closed = False
+        self._stubs: _Stubs | None = None
         self._config = ClientConfig.for_address(target) if isinstance(target, str) else target
         self._metadata = (("x-inferwire-tenant", tenant),) if tenant else ()
         self._channel: grpc.aio.Channel | None = None
@@ -144,22 +145,24 @@ class AsyncClient:
 
     @property
     def _inference(self) -> inference_pb2_grpc.InferenceServiceAsyncStub:
-        return inference_pb2_grpc.InferenceServiceStub(self._open())
+        return self._open().inference
 
     @property
     def _models(self) -> model_pb2_grpc.ModelServiceAsyncStub:
-        return model_pb2_grpc.ModelServiceStub(self._open())
+        return self._open().models
 
     @property
     def _operations(self) -> operations_pb2_grpc.OperationsServiceAsyncStub:
-        return operations_pb2_grpc.OperationsServiceStub(self._open())
+        return self._open().operations
 
-    def _open(self) -> grpc.aio.Channel:
+    def _open(self) -> _Stubs:
         if self._is_closed:
             raise RuntimeError("this client is closed; make another one")
         if self._channel is None:
             self._channel = ResilientChannel(self._config, observer=self._observer)
-        return self._channel
+        if self._stubs is None:
+            self._stubs = _Stubs(self._channel)
+        return self._stubs
 
     async def _request(self, prompt: Prompt, options: Options) -> generation_pb2.GenerateRequest:
         request = build_request(prompt, options)
@@ -175,6 +178,15 @@ class AsyncClient:
 
     def _timeout(self, timeout_s: float | None) -> float | None:
         return self._config.deadline_s if timeout_s is None else timeout_s
+
+
+class _Stubs:
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.inference: inference_pb2_grpc.InferenceServiceAsyncStub = inference_pb2_grpc.InferenceServiceStub(channel)
+        self.models: model_pb2_grpc.ModelServiceAsyncStub = model_pb2_grpc.ModelServiceStub(channel)
+        self.operations: operations_pb2_grpc.OperationsServiceAsyncStub = operations_pb2_grpc.OperationsServiceStub(
+            channel
+        )
 
 
 class TextStream(AsyncIterator[Chunk]):
@@ -226,11 +238,6 @@ class TextStream(AsyncIterator[Chunk]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.cancel()
-
-    def __del__(self) -> None:
-        # `break` leaves no other trace: grpc.aio no longer cancels a call whose iterator is dropped.
-        if self._call is not None and not self._collector.is_complete:
-            self._call.cancel()
 
     async def _next_event(self) -> generation_pb2.StreamGenerateResponse | None:
         if self._call is None:

@@ -27,6 +27,7 @@ from inferwire.policy.picker import Picked, Refused
 from inferwire.policy.visits import Visits
 from inferwire.statuses import error_from
 
+_UNARY, _STREAM = CallProgress(is_stream=False), CallProgress(is_stream=True)
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -44,9 +45,8 @@ class Journey:
         self._method = method
         self._may_retry = may_retry and method.is_repeatable
         # Only a stream of tokens can be resumed; once begun, another is lost with its server.
-        self._progress = CallProgress(is_stream=method.is_token_stream)
+        self._progress = _STREAM if method.is_token_stream else _UNARY
         self._visits = Visits()
-        self._limits = Limits(retry=fleet.config.retry, resume=fleet.config.resume, deadline=deadline)
 
     def remaining(self) -> float | None:
         """Seconds until the deadline."""
@@ -59,6 +59,10 @@ class Journey:
     async def first(self) -> Attempt:
         """The first attempt."""
         await self._fleet.open(self.remaining())
+        return self.first_at_once()
+
+    def first_at_once(self) -> Attempt:
+        """The same for a fleet that is open."""
         self._fleet.budget.deposit()
         picked = self._fleet.pick(self._visits)
         if isinstance(picked, Refused):
@@ -79,7 +83,7 @@ class Journey:
         error that it stands for, with what was `delivered` (arguments of an InferwireError)."""
         fleet = self._fleet
         now = fleet.clock()
-        decision = decide(failure, self._progress, self._limits, now=now, rng=fleet.rng)
+        decision = decide(failure, self._progress, self._limits(), now=now, rng=fleet.rng)
         attempt.failed(failure, decision)
         self.reports.append(attempt.report(failure))
         endpoint = attempt.link.endpoint
@@ -101,6 +105,19 @@ class Journey:
             error.attempts = tuple(self.reports)
             raise error
         raise self._final(failure, cause, refused, {"attempts": self.reports, **delivered}, was_lost=was_lost)
+
+    def _limits(self) -> Limits:
+        config = self._fleet.config
+        waits = [link.state.first_token.expected_s for link in self._fleet.links if link.state.is_healthy]
+        # The quickest known: an attempt is worth sending if any endpoint may answer in time.
+        expected_s = min((wait for wait in waits if wait is not None), default=0.0)
+        is_known = None not in waits
+        return Limits(
+            retry=config.retry,
+            resume=config.resume,
+            deadline=self.deadline,
+            expected_first_token_s=expected_s if is_known and self._method.is_token_stream else 0.0,
+        )
 
     def _begin(self, picked: tuple[Link, Picked], *, is_resume: bool) -> Attempt:
         link, granted = picked

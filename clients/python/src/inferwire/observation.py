@@ -78,6 +78,10 @@ class Announcer:
     def __init__(self, observer: Observer | None = None) -> None:
         self._observer = observer
 
+    def wants(self, code: str) -> bool:
+        """Whether anybody would hear of an end with this code."""
+        return self._observer is not None or code not in _UNREMARKABLE
+
     def attempt_ended(self, attempt: AttemptEnded) -> None:
         """Log a failed one."""
         if attempt.code not in _UNREMARKABLE:

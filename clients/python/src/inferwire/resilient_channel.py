@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
-from typing import Any, Self
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
+from functools import partial
+from typing import Any, NoReturn, Self
 
 import grpc
 
 from inferwire.attempts import Metadata
 from inferwire.calls import EventStream, Exchange, TokenStream, UnaryExchange
 from inferwire.channels import Fleet
-from inferwire.errors import InferwireError
+from inferwire.errors import Code, InferwireError
 from inferwire.methods import Method
 from inferwire.observation import Observer
 from inferwire.policy.deadline import Deadline
@@ -232,6 +233,7 @@ class _Call:
 
     def _failed(self, error: InferwireError) -> ResilientRpcError:
         self._error = ResilientRpcError(error, self._exchange.trailers())
+        self._exchange.ended(error.code, error.reason)
         self._ended()
         return self._error
 
@@ -242,35 +244,80 @@ class _Call:
                 callback(self)
 
 
+def _release(ended: asyncio.Future[None], _: Any) -> None:
+    if not ended.done():
+        ended.set_result(None)
+
+
 class ResilientUnaryCall(_Call):
-    """Await it."""
+    """Await it. Its first attempt is sent at once; what follows a failure happens while it is awaited."""
 
     def __init__(self, exchange: UnaryExchange) -> None:
         super().__init__(exchange)
-        self._task = asyncio.create_task(exchange.run())
+        self._task: asyncio.Task[Any] | None = None
+        self._is_awaited = False
+        self._response: Any = None
+        self._loop = asyncio.get_running_loop()
+        try:
+            exchange.begin()
+        except InferwireError as error:
+            self._failed(error)
 
     def cancel(self) -> bool:
         """End it."""
-        if self._is_done or self._task.done():
+        if self._is_done:
             return False
         self._is_cancelled = True
-        return self._task.cancel()
+        self._exchange.leave()
+        if self._task is not None:
+            self._task.cancel()
+        self._ended()
+        return True
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Call back at the end, or now when it has ended. From here on it needs nobody to await it."""
+        super().add_done_callback(callback)
+        if self._task is None and not self._is_done:
+            self._task = asyncio.create_task(self._run())
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self._result().__await__()
 
     async def _result(self) -> Any:
+        if self._is_done:
+            return self._outcome()
+        if self._task is None and not self._is_awaited:
+            self._is_awaited = True
+            return await self._run()
+        ended = asyncio.get_running_loop().create_future()
+        super().add_done_callback(partial(_release, ended))
+        await ended
+        return self._outcome()
+
+    async def _run(self) -> Any:
         try:
-            response = await self._task
+            self._response = await self._exchange.run()
         except InferwireError as error:
-            raise self._error or self._failed(error) from None
+            raise self._failed(error) from None
         except asyncio.CancelledError:
             self._is_cancelled = True
-            self._task.cancel()
+            self._exchange.leave()
             self._ended()
             raise
+        self._exchange.ended(Code.OK)
         self._ended()
-        return response
+        return self._response
+
+    def _outcome(self) -> Any:
+        if self._error is not None:
+            raise self._error
+        if self._is_cancelled:
+            raise asyncio.CancelledError
+        return self._response
+
+    def __del__(self) -> None:
+        if not self._is_done and not self._loop.is_closed():
+            self._exchange.leave()
 
 
 class ResilientStreamCall(_Call):
@@ -280,7 +327,6 @@ class ResilientStreamCall(_Call):
         super().__init__(exchange)
         self._next = exchange.next
         self._loop = asyncio.get_running_loop()
-        self._reader: asyncio.Task[Any] | None = None
 
     def cancel(self) -> bool:
         """End it: the server stops generating. A reader that waits meanwhile gets CancelledError."""
@@ -288,52 +334,46 @@ class ResilientStreamCall(_Call):
             return False
         self._is_cancelled = True
         self._exchange.leave()
-        if self._reader is not None:
-            self._reader.cancel()
         self._ended()
         return True
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
-    async def __anext__(self) -> Any:
-        event = await self.read()
-        if event is grpc.aio.EOF:
-            raise StopAsyncIteration
-        return event
+    def __anext__(self) -> Coroutine[Any, Any, Any]:
+        return self._step()
 
     async def read(self) -> Any:
         """The next event, or EOF."""
+        try:
+            return await self._step()
+        except StopAsyncIteration:
+            return grpc.aio.EOF
+
+    async def _step(self) -> Any:
         if self._is_done:
-            return self._after_end()
-        self._reader = asyncio.current_task()
+            self._after_end()
         try:
             event = await self._next()
         except InferwireError as error:
             raise self._failed(error) from None
-        except asyncio.CancelledError:
-            self._left()
-            raise
-        finally:
-            self._reader = None
-        if event is grpc.aio.EOF:
+        except BaseException:
+            self._is_cancelled = True
+            self._exchange.leave()
             self._ended()
+            raise
+        if event is grpc.aio.EOF:
+            self._exchange.ended(Code.OK)
+            self._ended()
+            raise StopAsyncIteration
         return event
 
-    def _after_end(self) -> Any:
+    def _after_end(self) -> NoReturn:
         if self._error is not None:
             raise self._error
         if self._is_cancelled:
             raise asyncio.CancelledError
-        return grpc.aio.EOF
-
-    def _left(self) -> None:
-        """The reader was told to stop: by `cancel` of this call, or as a task."""
-        if self._is_cancelled and self._reader is not None:
-            # The task itself goes on, as it would with a call of gRPC's own.
-            self._reader.uncancel()
-        self._is_cancelled = True
-        self._ended()
+        raise StopAsyncIteration
 
     def __del__(self) -> None:
         # A reader that breaks out of its loop leaves no other trace.

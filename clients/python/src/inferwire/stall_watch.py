@@ -15,30 +15,23 @@ class StallWatch:
     def __init__(self, fleet: Fleet) -> None:
         self.has_stalled = False
         self._fleet = fleet
-        self._clock = fleet.clock
+        self.clock = fleet.clock
         self._call: Any = None
         self._timer = StallTimer(fleet.config.stall, 0.0)
         self._handle: asyncio.TimerHandle | None = None
-        self._waits_since: float | None = None
+        self.waits_since: float | None = None
+        """When the reader began to wait for the next event; None while it does not."""
 
     def begin(self, call: Any) -> None:
         """Watch an attempt's call."""
         self.has_stalled = False
         self._call = call
-        self._timer = StallTimer(self._fleet.config.stall, self._clock())
+        self._timer = StallTimer(self._fleet.config.stall, self.clock())
         self._arm()
-
-    def waits(self) -> None:
-        """The reader waits for the next event."""
-        self._waits_since = self._clock()
-
-    def heard(self) -> None:
-        """It came."""
-        self._waits_since = None
 
     def token(self) -> None:
         """It was the attempt's first token: from here on the shorter silence counts."""
-        self._timer.heard(self._clock(), token=True)
+        self._timer.heard(self.clock(), token=True)
         self.stop()
         self._arm()
 
@@ -51,13 +44,13 @@ class StallWatch:
     def _arm(self) -> None:
         at = self._timer.expires_at
         if at is not None:
-            delay_s = max(0.0, at - self._clock())
+            delay_s = max(0.0, at - self.clock())
             self._handle = asyncio.get_running_loop().call_later(delay_s, self._due)
 
     def _due(self) -> None:
-        now = self._clock()
+        now = self.clock()
         # Each event ended a silence, and so did a reader that had something else to do.
-        self._timer.heard(now if self._waits_since is None else self._waits_since)
+        self._timer.heard(now if self.waits_since is None else self.waits_since)
         if self._timer.is_stalled(now):
             self.has_stalled = True
             self._call.cancel()

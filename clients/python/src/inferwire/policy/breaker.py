@@ -161,7 +161,9 @@ class Breaker:
     def _count(self, now: float, *, succeeded: bool) -> None:
         before = self.state
         if succeeded:
-            self._machine.call(_succeed)
+            # A success that ends no row of failures and no probe would change nothing, and is nearly every outcome.
+            if before is not BreakerState.CLOSED or self._machine.fail_counter:
+                self._machine.call(_succeed)
         else:
             with suppress(_Failure):
                 self._machine.call(_fail)

@@ -116,7 +116,8 @@ class ExactlyOnce:
         output.attempt_next = token_offset + token_count
         if token_offset == output.next and not output.is_finished:
             output.append(token_count, token_ids, text)
-            return self._delivered()
+            self.events_delivered += 1
+            return Delivery.DELIVER
         return self._overlap(output_index, output, token_offset, token_ids, text)
 
     def finished(self, output_index: int, reason: int, output_tokens: int) -> Verdict:
@@ -239,8 +240,12 @@ class _Output:
         self.attempt_next = self.place = None
 
     def append(self, count: int, ids: Sequence[int], text: str) -> None:
+        if count == 1 and ids:
+            # By far the most deltas are of one token, and this is what each token costs.
+            self.ids.append(ids[0])
+        else:
+            self.ids.extend(ids)
         self.places.setdefault(self.next, self.text_length)
-        self.ids.extend(ids)
         self.next += count
         self.texts.append(text)
         self.text_length += len(text)

@@ -1,0 +1,1 @@
+"""What the resilient client costs, and what callers see while servers die under it."""
