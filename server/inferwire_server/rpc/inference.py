@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 from inferwire.v1 import generation_pb2, inference_pb2, inference_pb2_grpc
 
+from inferwire_server.domain.errors import ServiceError
 from inferwire_server.domain.generation import Event
 from inferwire_server.rpc import translate
 from inferwire_server.rpc.call import Call, current_call
@@ -54,9 +55,9 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     ) -> None:
         """Send the log as it grows; a reader that lags gets fewer, larger messages."""
         message, write = translate.ResponseWriter(request.output, self._piece_bytes).message, context.write
-        interval = translate.seconds(request.progress_interval, "progress_interval")
         async with await self._open(request, is_streaming=True) as reading:
-            await deliver(reading, lambda event: write(message(event)), progress_interval_s=interval or None)
+            interval_s = translate.progress_interval_s(request)
+            await deliver(reading, lambda event: write(message(event)), progress_interval_s=interval_s)
         context.set_trailing_metadata(load_trailer(self._load.utilization()))
 
     async def Tokenize(
@@ -94,7 +95,11 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
 
     async def _open(self, request: generation_pb2.GenerateRequest, *, is_streaming: bool) -> Reading:
         call = current_call()
-        draft = translate.draft(request, is_streaming=is_streaming, deadline=call.deadline)
+        try:
+            draft = translate.draft(request, is_streaming=is_streaming, deadline=call.deadline)
+        except ServiceError as error:
+            self._sessions.refuse(call.caller, error)
+            raise
         reading = await self._sessions.open(draft, call.caller, arrived_at=call.arrived_at)
         _note(call, reading)
         return reading

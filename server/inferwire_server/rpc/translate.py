@@ -65,12 +65,17 @@ def draft(request: generation_pb2.GenerateRequest, *, is_streaming: bool, deadli
         expected_tokenizer_digest=expected.tokenizer_digest,
         expected_chat_template_digest=expected.chat_template_digest,
         resume=_resume(request),
-        progress_interval_s=_seconds(request, "progress_interval", "progress_interval"),
+        progress_interval_s=progress_interval_s(request),
         is_streaming=is_streaming,
         deadline=deadline,
         wire_bytes=request.ByteSize(),
         set_fields=frozenset(set_fields(request)),
     )
+
+
+def progress_interval_s(request: generation_pb2.GenerateRequest) -> float | None:
+    """How often this reader wants a sign of life; None for never."""
+    return _seconds(request, "progress_interval", "progress_interval")
 
 
 def set_fields(request: generation_pb2.GenerateRequest) -> Iterable[str]:

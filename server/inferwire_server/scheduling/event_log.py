@@ -135,7 +135,7 @@ class EventLog:
             40 * len(output.token_ids)
             + sum(map(len, output.texts))
             + 90 * len(output.texts)
-            + 300 * len(output.logprobs)
+            + sum(150 * (1 + len(each.top)) for each in output.logprobs)
             for output in self._outputs
         )
 

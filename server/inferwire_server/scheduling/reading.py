@@ -13,8 +13,8 @@ from inferwire_server.domain.generation import Continuation, Event, Progress, St
 from inferwire_server.scheduling.event_log import LogReader
 from inferwire_server.scheduling.session import Session
 
-_MOST_HURRIES = 2
-_GATHERING_S = 0.02
+_MOST_HURRIES = 3
+_GATHERING_S = 0.01
 
 
 class Reading:
@@ -102,7 +102,8 @@ class Reading:
         return events
 
     def progress(self) -> Progress:
-        """A sign of life."""
+        """A sign of life, about to be sent."""
+        self._sending_since = self._clock()
         return self._progress(self.session)
 
     def interrupt(self, error: ServiceError) -> None:

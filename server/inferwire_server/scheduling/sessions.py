@@ -144,6 +144,10 @@ class Sessions:
             raise
         return joined or self._start(draft, generation, caller, arrived_at)
 
+    def refuse(self, caller: Caller, error: ServiceError) -> None:
+        """Count a request that could not even be read as a draft."""
+        self._observer.refused(caller, error)
+
     def cancel(self, tenant: str, request_id: str, error: ServiceError) -> None:
         """End one live generation. Raises GenerationNotFound."""
         entry = self._live.get((tenant, request_id))
