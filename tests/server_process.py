@@ -1,4 +1,4 @@
-"""A server in a process of its own, as an operator starts it, with a scripted engine behind it."""
+"""A server in a process of its own, as an operator starts it, with a scripted engine unless told otherwise."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 HANG_BOUND_S = 30.0
+MODEL_LOADING_BOUND_S = 120.0
 
 
 class ServerProcess:
@@ -31,9 +32,9 @@ class ServerProcess:
     def metrics_port(self) -> int:
         return int(next(line["metrics_port"] for line in self.log if line.get("event") == "listening"))
 
-    async def until_logged(self, event: str) -> None:
+    async def until_logged(self, event: str, within_s: float = HANG_BOUND_S) -> None:
         """Wait for a line of the log."""
-        async with asyncio.timeout(HANG_BOUND_S):
+        async with asyncio.timeout(within_s):
             while not any(line.get("event") == event for line in self.log):
                 assert not self._listening.done(), f"it ended before {event!r}: {self.log}"
                 self._heard.clear()
@@ -67,19 +68,24 @@ class ServerProcess:
 
 @asynccontextmanager
 async def server_process(
-    *, until: str = "ready", engine_options: dict[str, Any] | None = None, **settings: Any
+    *,
+    engine: str = "scripted",
+    until: str = "ready",
+    engine_options: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> AsyncIterator[ServerProcess]:
     """Start `inferwire serve` on free ports and wait for a line of its log."""
     given: dict[str, Any] = {"port": 0, "metrics_port": 0, "drain_settle": 0.0, "drain_limit": 60.0} | settings
     environment = dict(os.environ) | {f"INFERWIRE_{name.upper()}": str(value) for name, value in given.items()}
-    environment["INFERWIRE_ENGINE_OPTIONS"] = json.dumps({"step_base_s": 0.005} | (engine_options or {}))
-    command = [sys.executable, "-m", "inferwire_server", "serve", "--engine", "scripted", "--log-format", "json"]
+    pace = {"step_base_s": 0.005} if engine == "scripted" else {}
+    environment["INFERWIRE_ENGINE_OPTIONS"] = json.dumps(pace | (engine_options or {}))
+    command = [sys.executable, "-m", "inferwire_server", "serve", "--engine", engine, "--log-format", "json"]
     process = await asyncio.create_subprocess_exec(
         *command, env=environment, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
     )
     server = ServerProcess(process)
     try:
-        await server.until_logged(until)
+        await server.until_logged(until, HANG_BOUND_S if engine == "scripted" else MODEL_LOADING_BOUND_S)
         yield server
     finally:
         await server.close()
