@@ -1,4 +1,4 @@
-"""Every metric of the server is declared here. Label children are bound once, never on the token path."""
+"""Every metric of the server is declared here. What happens for each token is a tally, which needs no lock."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from inferwire_server.domain.caller import Caller
 from inferwire_server.domain.engine import EngineLoad
 from inferwire_server.domain.errors import CancelledByCaller, Expired, ServiceError, WouldExceed
 from inferwire_server.domain.generation import Completed, Generation
+from inferwire_server.observability.tallies import TallyCollector
 
 _LATENCY_BUCKETS = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0, 120.0,
@@ -35,16 +36,12 @@ class Metrics:
 
     def __init__(self, model: str) -> None:
         self.registry = CollectorRegistry()
-        label = ("model",)
-
-        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(name, text, label, registry=self.registry, buckets=buckets).labels(model)
-
-        def counter(name: str, text: str) -> Counter:
-            return Counter(name, text, label, registry=self.registry).labels(model)
+        tallies = TallyCollector("model", model)
+        self.registry.register(tallies)
+        histogram, counter = tallies.histogram, tallies.counter
 
         def gauge(name: str, text: str) -> Gauge:
-            return Gauge(name, text, label, registry=self.registry).labels(model)
+            return Gauge(name, text, ("model",), registry=self.registry).labels(model)
 
         self._ttft = histogram(
             "inferwire_time_to_first_token_seconds", "Arrival to the first token of a generation.", _LATENCY_BUCKETS
