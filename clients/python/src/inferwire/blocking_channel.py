@@ -60,6 +60,14 @@ class BlockingResilientChannel(grpc.Channel):
     def unsubscribe(self, callback: Callable[[grpc.ChannelConnectivity], None]) -> None:
         """Nothing to do."""
 
+    def fleet(self) -> Fleet:
+        """The endpoints, opened if they are not yet. They belong to the thread: look only."""
+
+        async def work() -> Fleet:
+            return self._channel.fleet()
+
+        return self._loop.run(work())
+
     def close(self) -> None:
         """Give up every connection and end the thread."""
         self._loop.stop(self._channel.close())
