@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from inferwire.v1 import generation_pb2
+from inferwire.v1 import generation_pb2, inference_pb2_grpc
 
-from tests.serving import Serving
+
+class Serves(Protocol):
+    """What has an inference stub."""
+
+    inference: inference_pb2_grpc.InferenceServiceAsyncStub
+
 
 STOP, LENGTH = generation_pb2.FINISH_REASON_STOP, generation_pb2.FINISH_REASON_LENGTH
 
@@ -24,7 +30,7 @@ class Answer:
     usage: generation_pb2.Usage = field(default_factory=generation_pb2.Usage)
 
 
-async def streamed(server: Serving, message: generation_pb2.GenerateRequest) -> Answer:
+async def streamed(server: Serves, message: generation_pb2.GenerateRequest) -> Answer:
     """By StreamGenerate."""
     answer = Answer()
     async for event in server.inference.StreamGenerate(message):
@@ -44,7 +50,7 @@ async def streamed(server: Serving, message: generation_pb2.GenerateRequest) -> 
     return answer
 
 
-async def replied(server: Serving, message: generation_pb2.GenerateRequest) -> Answer:
+async def replied(server: Serves, message: generation_pb2.GenerateRequest) -> Answer:
     """By Generate."""
     response = await server.inference.Generate(message)
     (output,) = response.outputs
@@ -59,7 +65,7 @@ async def replied(server: Serving, message: generation_pb2.GenerateRequest) -> A
     )
 
 
-async def answered(server: Serving, message: generation_pb2.GenerateRequest) -> Answer:
+async def answered(server: Serves, message: generation_pb2.GenerateRequest) -> Answer:
     """By both, which must agree in all but the request's own id and the cache."""
     stream, reply = await streamed(server, message), await replied(server, message)
     assert stream.text == reply.text

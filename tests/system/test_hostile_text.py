@@ -18,6 +18,7 @@ from inferwire_server.models.version import ModelVersion
 from tests.gaps import Gaps
 from tests.real_model import NAME, real_model_folder
 from tests.server_process import ServerProcess, server_process
+from tests.serving import request
 
 HOSTILE = (
     "x" * 50_000,
@@ -63,9 +64,9 @@ class Scene:
     def neighbours(self, output_tokens: int) -> list[generation_pb2.GenerateRequest]:
         """Healthy streams that never end by themselves."""
         return [
-            generation_pb2.GenerateRequest(
+            request(
+                f"The quick brown fox number {number}",
                 model=self.model,
-                prompt=f"The quick brown fox number {number}",
                 max_output_tokens=output_tokens,
                 sampling={"temperature": 0.0},
                 stop={"ignore_end_of_sequence": True},
