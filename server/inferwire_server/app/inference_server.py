@@ -13,7 +13,7 @@ import structlog
 
 from inferwire_server.app.served_model import ServedModel
 from inferwire_server.domain.caller import Caller
-from inferwire_server.domain.errors import Draining
+from inferwire_server.domain.errors import Draining, EngineDown
 from inferwire_server.domain.generation import Generation
 from inferwire_server.observability.metrics import Metrics, Snapshot
 from inferwire_server.observability.metrics_page import MetricsPage
@@ -32,7 +32,7 @@ from inferwire_server.scheduling.canary import Canary
 from inferwire_server.scheduling.drain_rate import DrainRate
 from inferwire_server.scheduling.fair_queue import FairQueue
 from inferwire_server.scheduling.intake import Intake
-from inferwire_server.scheduling.lifecycle import Lifecycle, ServerState
+from inferwire_server.scheduling.lifecycle import RESTART_HINT_S, Lifecycle, ServerState
 from inferwire_server.scheduling.load_report import LoadReporter
 from inferwire_server.scheduling.session import Session
 from inferwire_server.scheduling.sessions import SessionBounds, Sessions
@@ -61,6 +61,8 @@ class InferenceServer:
         self.model = model
         self.port = 0
         """The port in use, once started."""
+        self.failure = ""
+        """Why it ends by itself: an engine that cannot come back; empty when it does not."""
         self.lifecycle = Lifecycle(engine.health)
         self.metrics = Metrics(model.facts.qualified_name)
         self._queue: FairQueue[Session] = FairQueue(weights=settings.tenant_weights)
@@ -87,6 +89,7 @@ class InferenceServer:
                 replay_bytes=settings.replay_bytes,
             ),
         )
+        engine.subscribe(self._look_for_loss)
         self.health = Health(SERVICES)
         self.lifecycle.subscribe(lambda: self.health.ready(self.lifecycle.is_ready))
         self.metrics.bind_gauges(self._snapshot)
@@ -168,6 +171,17 @@ class InferenceServer:
             self._draining = asyncio.create_task(self._drain(self._limit, settle_s), name="drain")
         elif self._limit is not None and deadline < (self._limit.when() or deadline):
             self._limit.reschedule(deadline)
+
+    def _look_for_loss(self) -> None:
+        """An engine that is gone for good takes the process with it; whoever started the process replaces it."""
+        health = self.model.engine.health()
+        if not health.is_final or self.failure:
+            return
+        self.failure = health.reason
+        _log.critical("engine lost", reason=health.reason)
+        self.health.alive(False)
+        self.sessions.end_all(lambda: EngineDown("the engine has died", retry_after_s=RESTART_HINT_S))
+        self.drain(0.0)
 
     @property
     def is_draining(self) -> bool:

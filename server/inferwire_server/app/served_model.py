@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import importlib.util
-import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
+from inferwire_server.app.engine_choice import engine_name, require_engine
 from inferwire_server.domain.engine import Engine
 from inferwire_server.domain.model import ModelFacts
 from inferwire_server.models.memory import available_memory, kv_block_bytes, memory_need, require_fit
@@ -40,21 +39,14 @@ class ServedModel:
 
 
 def choose_model(settings: Settings) -> ServedModel:
-    """Raises SettingsError or a ModelError that says what to do."""
+    """Raises SettingsError, EngineDown or a ModelError that says what to do."""
+    require_engine(settings)
     name = engine_name(settings)
     if name == "scripted":
         return _scripted(settings)
     if name == "openvino":
         return _openvino(settings)
     return _tensorrt_llm(settings)
-
-
-def engine_name(settings: Settings) -> str:
-    """The engine that `auto` stands for here."""
-    if settings.engine != "auto":
-        return settings.engine
-    has_gpu = shutil.which("nvidia-smi") is not None or Path("/dev/nvidiactl").exists()
-    return "tensorrt-llm" if has_gpu and importlib.util.find_spec("tensorrt_llm") else "openvino"
 
 
 def _scripted(settings: Settings) -> ServedModel:
@@ -89,8 +81,6 @@ def scripted_model(engine: Engine, max_context_tokens: int) -> ServedModel:
 
 
 def _openvino(settings: Settings) -> ServedModel:
-    if importlib.util.find_spec("openvino_genai") is None:
-        raise SettingsError("the CPU engine is not installed; install it with:  pip install 'inferwire[cpu]'")
     from inferwire_server.engines.openvino.engine import OpenVinoEngine
     from inferwire_server.engines.openvino.options import OpenVinoOptions, Profile
 
@@ -167,7 +157,20 @@ def _nothing_to_verify() -> None:
 
 
 def _tensorrt_llm(settings: Settings) -> ServedModel:
-    from inferwire_server.engines.tensorrt_llm.installation import require_installed
+    from inferwire_server.app.checkpoint_model import CheckpointModel
+    from inferwire_server.engines.tensorrt_llm.engine import TensorRTEngine
 
-    require_installed()
-    raise SettingsError("the TensorRT-LLM engine serves a Hugging Face checkpoint folder: give one as MODEL")
+    model = CheckpointModel(settings)
+    facts, text = model.facts(), model.text
+    template = _template(
+        text.chat_template, model.tokenizer, facts.chat_roles, text.beginning_token_id, facts.end_token_ids
+    )
+    pool = TextPool()
+    return ServedModel(
+        facts=facts,
+        tokenizer=model.tokenizer,
+        encoder=PromptEncoder(model.tokenizer, template, pool),
+        pool=pool,
+        engine=TensorRTEngine(model.checkpoint, model.options),
+        verify=_nothing_to_verify,
+    )

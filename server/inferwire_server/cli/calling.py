@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from inferwire import BlockingTextStream, Client, InferwireError, Reply
-from inferwire.requests import Options
-from inferwire.v1 import operations_pb2
-from rich.console import Console
-from rich.table import Table
+
+if TYPE_CHECKING:
+    from inferwire import BlockingTextStream, Client, InferwireError, Reply
+    from inferwire.requests import Options
 
 _address = click.option(
     "--address", default="127.0.0.1:50051", show_default=True, envvar="INFERWIRE_ADDRESS", help="Server to talk to."
@@ -38,6 +37,8 @@ def _generation_options(command: Any) -> Any:
 
 @contextmanager
 def _client(address: str) -> Iterator[Client]:
+    from inferwire import Client, InferwireError  # gRPC takes its time, and `--help` needs none of it
+
     try:
         with Client(address) as client:
             yield client
@@ -108,6 +109,10 @@ def _show(stream: BlockingTextStream) -> Reply:
 @_address
 def status(address: str) -> None:
     """Show what the server serves and how it is."""
+    from inferwire.v1 import operations_pb2
+    from rich.console import Console
+    from rich.table import Table
+
     with _client(address) as client:
         info, state, models = client.server_info(timeout_s=10), client.status(timeout_s=10), client.models(timeout_s=10)
     load = state.load

@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Column, Table
 
-from inferwire_server.models.errors import ModelError
-from inferwire_server.models.progress import Progress as PullProgress
-from inferwire_server.models.repository import ModelRepository
-from inferwire_server.models.sources import pull as pull_model
-from inferwire_server.settings import SettingsError, load_settings
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from inferwire_server.models.progress import Progress as PullProgress
+    from inferwire_server.models.repository import ModelRepository
 
 _models_dir = click.option("--models-dir", type=click.Path(path_type=Path), help="Folder of pulled models.")
 
 
 def _repository(models_dir: Path | None) -> ModelRepository:
+    from inferwire_server.models.repository import ModelRepository
+    from inferwire_server.settings import SettingsError, load_settings
+
     try:
         return ModelRepository(load_settings({"models_dir": models_dir}).models_dir)
     except SettingsError as error:
         raise click.UsageError(str(error)) from None
+
+
+@contextmanager
+def _model_errors() -> Iterator[None]:
+    """Say what the model store has to say, and exit."""
+    from inferwire_server.models.errors import ModelError
+
+    try:
+        yield
+    except ModelError as error:
+        raise click.ClickException(str(error)) from None
 
 
 class _Bars:
@@ -45,13 +59,14 @@ class _Bars:
 @_models_dir
 def pull(source: str, models_dir: Path | None) -> None:
     """Fetch SOURCE into the model folder: a known name, ./a-file.gguf, ./a-folder, or hf:org/name."""
-    console = Console(stderr=True)
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from inferwire_server.models.sources import pull as pull_model
+
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    try:
-        with Progress(*columns, console=console) as bars:
-            versions = pull_model(source, _repository(models_dir), _Bars(bars))
-    except ModelError as error:
-        raise click.ClickException(str(error)) from None
+    with _model_errors(), Progress(*columns, console=Console(stderr=True)) as bars:
+        versions = pull_model(source, _repository(models_dir), _Bars(bars))
     for version in versions:
         click.echo(f"{version.manifest.name}@{version.manifest.version}")
 
@@ -64,13 +79,14 @@ def models(context: click.Context, models_dir: Path | None) -> None:
     context.obj = _repository(models_dir)
     if context.invoked_subcommand is not None:
         return
-    try:
+    with _model_errors():
         versions = context.obj.versions()
-    except ModelError as error:
-        raise click.ClickException(str(error)) from None
     if not versions:
         click.echo("No models yet. Get one:  inferwire pull smollm2-135m-instruct", err=True)
         return
+    from rich.console import Console
+    from rich.table import Column, Table
+
     table = Table(Column("model", no_wrap=True), "size", "format", "licence", "source")
     for version in versions:
         manifest = version.manifest
@@ -90,10 +106,8 @@ def models(context: click.Context, models_dir: Path | None) -> None:
 @click.pass_obj
 def verify(repository: ModelRepository, model: str) -> None:
     """Prove the files of MODEL against its manifest."""
-    try:
+    with _model_errors():
         version = repository.verify(model)
-    except ModelError as error:
-        raise click.ClickException(str(error)) from None
     click.echo(f"{version.manifest.name}@{version.manifest.version} is whole")
 
 
@@ -102,9 +116,7 @@ def verify(repository: ModelRepository, model: str) -> None:
 @click.pass_obj
 def remove(repository: ModelRepository, model: str) -> None:
     """Delete MODEL (all versions, or name@version)."""
-    try:
+    with _model_errors():
         removed = repository.remove(model)
-    except ModelError as error:
-        raise click.ClickException(str(error)) from None
     for name in removed:
         click.echo(f"removed {name}")

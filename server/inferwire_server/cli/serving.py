@@ -6,18 +6,17 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
-import uvloop
 
-from inferwire_server.app.inference_server import InferenceServer, ServerError
-from inferwire_server.app.served_model import ServedModel, choose_model
-from inferwire_server.domain.errors import ServiceError
-from inferwire_server.models.errors import ModelError
-from inferwire_server.observability.logs import configure_logs
-from inferwire_server.settings import Settings, SettingsError, load_settings
+if TYPE_CHECKING:
+    from inferwire_server.app.inference_server import InferenceServer
+
+ENGINE_LOST = 70
+"""Exit status after the loss of an engine that cannot come back: EX_SOFTWARE of sysexits.h."""
 
 
 @click.command()
@@ -47,24 +46,49 @@ def serve(config_file: Path | None, no_metrics: bool, **flags: Any) -> None:
 
     Every setting can also come from the environment (INFERWIRE_PORT=…) or a TOML file.
     """
+    # What costs a second to import is imported only once the settings and the engine's package are known to be there.
+    from inferwire_server.app.engine_choice import require_engine
+    from inferwire_server.domain.errors import ServiceError
+    from inferwire_server.settings import SettingsError, load_settings
+
     if no_metrics:
         flags["metrics_enabled"] = False
     try:
         settings = load_settings(flags, config_file)
-        configure_logs(settings.log_format, settings.log_level)
+        require_engine(settings)
+    except (SettingsError, ServiceError) as error:
+        _refuse(error)
+
+    import uvloop
+
+    from inferwire_server.app.inference_server import InferenceServer, ServerError
+    from inferwire_server.app.served_model import choose_model
+    from inferwire_server.models.errors import ModelError
+    from inferwire_server.observability.logs import configure_logs
+
+    configure_logs(settings.log_format, settings.log_level)
+    try:
         model = choose_model(settings)
     except (SettingsError, ModelError, ServiceError) as error:
-        click.echo(f"inferwire: {error}", err=True)
-        sys.exit(2)
+        _refuse(error)
     try:
-        uvloop.run(_serve(settings, model))
+        failure = uvloop.run(_serve(lambda: InferenceServer(settings, model)))
     except (ServerError, ModelError, ServiceError) as error:
         click.echo(f"inferwire: {error}", err=True)
         sys.exit(1)
+    if failure:
+        click.echo(f"inferwire: {failure}", err=True)
+        sys.exit(ENGINE_LOST)
 
 
-async def _serve(settings: Settings, model: ServedModel) -> None:
-    server = InferenceServer(settings, model)
+def _refuse(error: Exception) -> NoReturn:
+    click.echo(f"inferwire: {error}", err=True)
+    sys.exit(2)
+
+
+async def _serve(make_server: Callable[[], InferenceServer]) -> str:
+    """Serve until a drain is complete; why it was not asked for, or nothing."""
+    server = make_server()
     loop = asyncio.get_running_loop()
     starting = asyncio.create_task(server.start(), name="start")
 
@@ -82,8 +106,9 @@ async def _serve(settings: Settings, model: ServedModel) -> None:
         await starting
     except asyncio.CancelledError:
         await server.close()
-        return
+        return ""
     except BaseException:
         await server.close()
         raise
     await server.until_stopped()
+    return server.failure

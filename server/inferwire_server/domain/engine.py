@@ -71,7 +71,10 @@ class EngineRequest:
 
 @dataclass(slots=True)
 class Tokens:
-    """New token ids since the last event; an end-of-sequence or stop id is never among them."""
+    """New token ids since the last event; an id that ends the output is never among them.
+
+    Under `ignore_end_of_sequence` an engine may deliver end-of-sequence ids like any others; their text is empty.
+    """
 
     token_ids: Sequence[int]
     logprobs: Sequence[TokenLogprobs] = ()
@@ -149,6 +152,8 @@ class EngineHealth:
     """time.monotonic() of the last step or idle heartbeat."""
     reason: str = ""
     restarts: int = 0
+    is_final: bool = False
+    """DEAD, and this process cannot bring it back: it has to end and be replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -130,7 +130,10 @@ class TensorRTEngine:
             return EngineHealth(state=state, reason="shut down" if self._is_closed else "loading the model")
         last_step = self._dispatcher.runner.last_step
         if self._death or self._is_closed:
-            return EngineHealth(state=EngineState.DEAD, last_progress=last_step, reason=self._death or "shut down")
+            reason = self._death or "shut down"
+            return EngineHealth(
+                state=EngineState.DEAD, last_progress=last_step, reason=reason, is_final=bool(self._death)
+            )
         since = self._dispatcher.silent_since
         if since is None:
             signs = [sign for sign in (last_step, self._engine_loop.last_beat) if sign is not None]
