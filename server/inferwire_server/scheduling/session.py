@@ -221,7 +221,7 @@ class Session:
                 prompt_tokens=len(generation.prompt_token_ids),
                 prompt_digest=prompt_digest(generation.prompt_token_ids),
                 max_output_tokens=generation.max_output_tokens,
-                seed=generation.sampling.seed if self._names_seed or not generation.sampling.is_greedy else None,
+                seed=self._seed_in_force(engine),
                 continuation=continuation,
             )
         )
@@ -251,6 +251,11 @@ class Session:
         if self._first_token_at is None:
             return Progress(stage=Stage.PREFILL, prompt_tokens_done=self._prompt_tokens_done)
         return Progress(stage=Stage.DECODE)
+
+    def _seed_in_force(self, engine: Engine) -> int | None:
+        sampling = self.generation.sampling
+        is_used = "sampling.seed" in engine.capabilities.request_fields
+        return sampling.seed if is_used and (self._names_seed or not sampling.is_greedy) else None
 
     def _needs_no_engine(self, output: SessionOutput) -> bool:
         """Whether the tokens that a resumed output brought are already all of it."""

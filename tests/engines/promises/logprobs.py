@@ -38,7 +38,7 @@ class LogprobPromises(EngineHarness):
             assert entry.top[0].token_id == entry.token.token_id
 
     async def test_asking_for_logprobs_does_not_change_the_tokens(self, engine: Engine) -> None:
-        self.requires(engine, "output.top_logprobs")
+        self.requires(engine, "output.top_logprobs", "sampling.seed")
         plain = await self.run(engine, self.request(sampling=self.sampled()))
         asked = await self.run(engine, self.request(sampling=self.sampled(), top_logprobs=0))
         assert asked.token_ids == plain.token_ids

@@ -368,7 +368,7 @@ class SamplingOptions(_message.Message):
     frequency_penalty: _builtins.float
     """Subtracted once per occurrence in the output; -2 to 2. Default 0."""
     seed: _builtins.int
-    """Makes draws repeatable on engines that promise it. Default: drawn by the server and echoed in Started."""
+    """Makes draws repeatable on engines that promise it. Default: there, drawn by the server and echoed in Started."""
     @_builtins.property
     def logit_bias(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogitBias]:
         """Added to the logits of single tokens. At most 1,024 entries, each token once."""
@@ -465,7 +465,7 @@ class StopOptions(_message.Message):
     min_output_tokens: _builtins.int
     """No end before this many output tokens; 0 to max_output_tokens. Default 0."""
     ignore_end_of_sequence: _builtins.bool
-    """Go on after the model's end-of-sequence token. Default false."""
+    """Go on after the model's end-of-sequence token, which the output may then contain. Default false."""
     include_match: _builtins.bool
     """Keep the matched stop text in the output. Default false."""
     @_builtins.property
@@ -909,7 +909,7 @@ class Started(_message.Message):
     max_output_tokens: _builtins.int
     """In force for each output."""
     seed: _builtins.int
-    """In force. Absent when the request is greedy and named none."""
+    """In force. Absent when the request is greedy and named none, and on engines that honour none."""
     continuation: Global___Continuation.ValueType
     """How this stream relates to work done before."""
     def __init__(
