@@ -11,6 +11,7 @@ from inferwire_server.domain.caller import Caller
 from inferwire_server.domain.engine import EngineLoad
 from inferwire_server.domain.errors import CancelledByCaller, Expired, ServiceError, WouldExceed
 from inferwire_server.domain.generation import Completed, Generation
+from inferwire_server.observability.engine_gauges import EngineGauges
 from inferwire_server.observability.tallies import TallyCollector
 
 _LATENCY_BUCKETS = (
@@ -107,6 +108,7 @@ class Metrics:
         self._step.set_function(lambda: snapshot().engine.step_time_s or 0.0)
         self._ready.set_function(lambda: snapshot().is_ready)
         self._restarts.set_function(lambda: snapshot().engine_restarts)
+        self.registry.register(EngineGauges(self._model, lambda: snapshot().engine.extra))
 
     def canary(self, is_whole: bool, seconds: float) -> None:
         """One probe of the engine."""
