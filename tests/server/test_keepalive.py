@@ -12,7 +12,7 @@ from inferwire_server.engines.scripted import Plan, PlanBook, ScriptedOptions
 
 from tests.serving import Serving, refusal, request, serving
 
-SILENT = PlanBook((("silent", Plan(first_token_delay_s=5.0)),))
+SILENT = PlanBook((("silent", Plan(first_token_delay_s=5.0)), ("endless", Plan(first_token_delay_s=60.0))))
 QUICK = ScriptedOptions(step_base_s=0.002)
 SHORTEST_S = 1.0
 """gRPC's own clients never ping more often."""
@@ -55,7 +55,7 @@ async def test_quiet_calls_and_an_idle_connection_outlive_many_pings() -> None:
 async def test_pings_far_faster_than_published_are_what_gets_a_client_disconnected() -> None:
     async with serving(QUICK, plans=SILENT, min_ping_interval=60.0) as server:
         async with pinging(server, 1000) as channel:
-            error = await refusal(inference_pb2_grpc.InferenceServiceStub(channel).Generate(request("silent")))
+            error = await refusal(inference_pb2_grpc.InferenceServiceStub(channel).Generate(request("endless")))
         assert error.code() is grpc.StatusCode.UNAVAILABLE
         assert "ping" in str(error.details()).lower()
 

@@ -97,7 +97,7 @@ async def test_tokenize_counts_what_no_model_could_take_only_up_to_the_context()
 
 
 async def test_an_answer_over_the_limit_for_answers_is_refused_and_a_stream_of_it_is_not() -> None:
-    async with serving(ScriptedOptions(step_base_s=0.0002), max_response_bytes=4096) as server:
+    async with serving(ScriptedOptions(step_base_s=0.0002), max_response_bytes=2048) as server:
         message = request(max_output_tokens=1500, sampling={"seed": 1}, output={"token_ids": True})
         error = await refusal(server.inference.Generate(message))
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
