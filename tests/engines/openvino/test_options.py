@@ -16,9 +16,9 @@ NOWHERE = Path("nowhere.gguf")
     [
         ("end_token_ids", {"end_token_ids": frozenset()}),
         ("kv_gib=0", {"kv_gib": 0}),
-        ("kv_blocks=3", {"kv_blocks": 3}),
+        ("kv_blocks=5", {"kv_blocks": 5}),
         ("max_running=0", {"max_running": 0}),
-        ("max_running=300", {"max_running": 300}),
+        ("max_running=256", {"max_running": 256}),
         ("threads=0", {"threads": 0}),
     ],
 )

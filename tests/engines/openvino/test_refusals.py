@@ -29,7 +29,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Engine]:
     path = write_table_model(tmp_path_factory.mktemp("table") / "ab.gguf", TABLE)
-    async with running(byte_model_options(path, kv_blocks=12, max_context_tokens=CONTEXT, max_running=3)) as engine:
+    async with running(byte_model_options(path, kv_blocks=14, max_context_tokens=CONTEXT, max_running=3)) as engine:
         yield engine
 
 

@@ -1,4 +1,16 @@
-"""The pipeline and the sequences in it, in the worker process."""
+"""The pipeline and the sequences in it, in the worker process.
+
+With prefix caching on, OpenVINO GenAI 2026.4 mixes requests up, however empty its cache is:
+
+- It also restores blocks that are filled in part, and while a prompt is being read it writes behind the restored part
+  without a copy. Two prompts that continue the same cached text at the same time overwrite each other's keys and
+  values, and both go on with the mixture. A sequence that already generates is safe: it copies a shared block first.
+- It registers a block as whole when the first chunk of a prompt that touches it is scheduled. A sequence dropped
+  before it has read the rest leaves a block that serves garbage to the next prompt that begins alike.
+
+So prompts that begin alike are read one after the other (which also lets the later ones find the cached prefix), and
+nothing is dropped in the middle of its prompt.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +18,31 @@ import sys
 import time
 
 import numpy as np
+import numpy.typing as npt
 import openvino  # type: ignore[import-untyped]
 import openvino_genai  # type: ignore[import-untyped]
 from openvino_genai import GenerationFinishReason, GenerationStatus
 
 from inferwire_server.engines.openvino.frames import Add, Load, Outcome, Step
-from inferwire_server.engines.openvino.prefix_guard import TokenIds, may_share_unfinished_block
+
+_COMPANION = 0
+"""Sequence number that the parent does not use."""
+_COMPANION_TOKENS = 31
+COMPANION_BLOCKS = 2
+"""One that it fills, and one to spare like every other sequence."""
 
 
 class _Sequence:
     """A request in the pipeline."""
 
-    __slots__ = ("ending", "handle", "is_unwanted", "unread_prompt", "wants_logprobs", "watched_ids")
+    __slots__ = ("beginning", "ending", "handle", "is_reading", "is_unwanted", "wants_logprobs", "watched_ids")
 
-    def __init__(self, handle: openvino_genai.GenerationHandle, add: Add, prompt: TokenIds) -> None:
+    def __init__(self, handle: openvino_genai.GenerationHandle, add: Add, beginning: int) -> None:
         self.handle = handle
-        self.unread_prompt: TokenIds | None = prompt
-        """None from the first token on."""
+        self.beginning = beginning
+        """The prompt's first token."""
+        self.is_reading = True
+        """Whether its prompt is not read to the end yet."""
         self.is_unwanted = False
         """Cancelled, but the pipeline has not been told yet."""
         self.wants_logprobs = add.settings["logprobs"] > 0
@@ -32,13 +52,13 @@ class _Sequence:
 
 
 class Batch:
-    """The pipeline, the sequences in it, and those that must wait for a prompt like theirs to be read first."""
+    """The pipeline, the sequences in it, and those that wait for a prompt like theirs to be read first."""
 
     def __init__(self, pipeline: openvino_genai.ContinuousBatchingPipeline, load: Load) -> None:
         self._pipeline = pipeline
-        self._block_tokens = load.block_tokens
         self._prefix_caching = load.prefix_caching
-        self._waiting: dict[int, tuple[Add, TokenIds]] = {}
+        self._has_companion = load.has_companion
+        self._waiting: dict[int, tuple[Add, npt.NDArray[np.int64]]] = {}
         self._sequences: dict[int, _Sequence] = {}
         self._never_ran: list[tuple[int, int, int | None]] = []
         """Ends to report of sequences that the pipeline has not seen."""
@@ -46,31 +66,29 @@ class Batch:
     @property
     def is_idle(self) -> bool:
         """Whether a step would do nothing."""
-        return not self._sequences and not self._waiting and not self._never_ran
+        return self._sequences.keys() <= {_COMPANION} and not self._waiting and not self._never_ran
 
     def add(self, add: Add) -> None:
         """Take a request; it enters the pipeline with the next step, or a later one."""
         self._waiting[add.sequence] = (add, np.frombuffer(add.prompt, dtype=np.int64))
 
     def cancel(self, sequence: int) -> None:
-        """Take a request out with the next step, but never in the middle of its prompt.
-
-        The pipeline registers a block as whole when the first chunk that touches it is scheduled. Dropped before the
-        rest is computed, it would serve garbage to the next prompt that begins alike.
-        """
+        """Take a request out with the next step; with prefix caching, not before its prompt is read."""
         if self._waiting.pop(sequence, None) is not None:
             self._never_ran.append((sequence, Outcome.CANCELLED.value, None))
             return
         running = self._sequences.get(sequence)
         if running is None or running.ending is not None:
             return
-        if self._prefix_caching and running.unread_prompt is not None:
+        if self._prefix_caching and running.is_reading:
             running.is_unwanted = True
         else:
             _drop(running, (Outcome.CANCELLED, None))
 
     def step(self) -> Step:
         """Advance every request by a token or a chunk of its prompt."""
+        if self._has_companion and _COMPANION not in self._sequences:
+            self.add(_companion())
         self._admit()
         started = time.perf_counter()
         if self._sequences:
@@ -83,30 +101,30 @@ class Batch:
             if end is None:
                 ids, logprobs, end = _read(running)
                 if ids:
-                    running.unread_prompt = None
-                    if not running.is_unwanted:
-                        tokens.append((number, ids, logprobs))
-                    elif end is None:
+                    running.is_reading = False
+                    if running.is_unwanted and end is None:
                         _drop(running, (Outcome.CANCELLED, None))
+                    elif number != _COMPANION:
+                        tokens.append((number, ids, logprobs))
             if end is not None:
-                outcome, ending_id = end
-                ends.append((number, outcome.value, ending_id))
                 del self._sequences[number]
+                if number != _COMPANION:
+                    outcome, ending_id = end
+                    ends.append((number, outcome.value, ending_id))
         return Step(seconds, self._pipeline.get_metrics().cache_usage / 100, tokens, ends)
 
     def _admit(self) -> None:
-        """Let those in that share no unfinished block with a prompt that is being read or that waits before them."""
-        unread = [each.unread_prompt for each in self._sequences.values() if each.unread_prompt is not None]
+        """Let those in that begin unlike every prompt that is being read."""
+        beginnings = {each.beginning for each in self._sequences.values() if each.is_reading}
         for number, (add, prompt) in list(self._waiting.items()):
-            has_to_wait = self._prefix_caching and any(
-                may_share_unfinished_block(prompt, other, self._block_tokens) for other in unread
-            )
-            unread.append(prompt)
-            if not has_to_wait:
-                del self._waiting[number]
-                self._enter(add, prompt)
+            beginning = int(prompt[0])
+            if self._prefix_caching and beginning in beginnings:
+                continue
+            beginnings.add(beginning)
+            del self._waiting[number]
+            self._enter(add, prompt, beginning)
 
-    def _enter(self, add: Add, prompt: TokenIds) -> None:
+    def _enter(self, add: Add, prompt: npt.NDArray[np.int64], beginning: int) -> None:
         try:
             config = openvino_genai.GenerationConfig(**add.settings)
             if add.grammar is not None:
@@ -117,7 +135,17 @@ class Batch:
             sys.stderr.write(f"sequence {add.sequence} refused by the pipeline: {error}\n")
             self._never_ran.append((add.sequence, Outcome.REFUSED.value, None))
         else:
-            self._sequences[add.sequence] = _Sequence(handle, add, prompt)
+            self._sequences[add.sequence] = _Sequence(handle, add, beginning)
+
+
+def _companion() -> Add:
+    """A sequence that nobody reads.
+
+    Products of a matrix with a single row are computed by another kernel than those with several, and differ in the
+    last bits; any two other numbers of rows agree. So no sequence of the exact profile is ever alone in a step.
+    """
+    settings = {"max_new_tokens": _COMPANION_TOKENS, "ignore_eos": True, "do_sample": False, "logprobs": 0}
+    return Add(_COMPANION, np.zeros(1, np.int64).tobytes(), settings, None, frozenset())
 
 
 def _drop(running: _Sequence, ending: tuple[Outcome, int | None]) -> None:

@@ -57,6 +57,7 @@ class OpenVinoEngine:
             batch_invariant=is_exact,
             resume_guarantee=ResumeGuarantee.EXACT if is_exact else ResumeGuarantee.BEST_EFFORT,
             prefix_caching=options.prefix_caching,
+            shares_prefill=options.prefix_caching,
         )
 
     @property
@@ -258,6 +259,7 @@ def _load_frame(options: OpenVinoOptions) -> Load:
         max_running=options.max_running,
         max_batched_tokens=options.max_batched_tokens,
         prefix_caching=options.prefix_caching,
+        has_companion=options.profile is Profile.EXACT,
         vocabulary_size=options.vocabulary_size,
         max_context_tokens=options.max_context_tokens,
     )

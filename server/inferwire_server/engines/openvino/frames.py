@@ -46,6 +46,8 @@ class Load(NamedTuple):
     max_running: int
     max_batched_tokens: int
     prefix_caching: bool
+    has_companion: bool
+    """Whether a sequence of the worker's own keeps lone ones company."""
     vocabulary_size: int
     max_context_tokens: int
 
@@ -78,6 +80,7 @@ class Ready(NamedTuple):
     """From the worker, once: loaded and tried."""
 
     kv_blocks: int
+    """Those of the cache, less what the companion may hold."""
     kv_bytes: int
     step_times: list[float]
     """Seconds of the trial's steps, a full prompt chunk among them."""

@@ -58,11 +58,11 @@ class OpenVinoOptions:
             raise ValueError("end_token_ids: at least one is needed")
         if self.kv_gib < 1:
             raise ValueError(f"kv_gib={self.kv_gib}: at least 1 is needed")
-        if self.kv_blocks is not None and self.kv_blocks < 4:
-            raise ValueError(f"kv_blocks={self.kv_blocks}: at least 4 are needed")
-        if not 1 <= self.max_running <= self.max_batched_tokens:
+        if self.kv_blocks is not None and self.kv_blocks < 6:
+            raise ValueError(f"kv_blocks={self.kv_blocks}: at least 6 are needed")
+        if not 1 <= self.max_running < self.max_batched_tokens:
             raise ValueError(
-                f"max_running={self.max_running}: must be 1 to max_batched_tokens ({self.max_batched_tokens}), "
+                f"max_running={self.max_running}: must be 1 to below max_batched_tokens ({self.max_batched_tokens}), "
                 "for each running sequence takes one token of a step"
             )
         if self.threads is not None and self.threads < 1:

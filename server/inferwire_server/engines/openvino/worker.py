@@ -20,7 +20,7 @@ import openvino  # type: ignore[import-untyped]
 import openvino_genai  # type: ignore[import-untyped]
 from openvino_genai import GenerationStatus
 
-from inferwire_server.engines.openvino.batch import Batch
+from inferwire_server.engines.openvino.batch import COMPANION_BLOCKS, Batch
 from inferwire_server.engines.openvino.frames import (
     Add,
     Cancel,
@@ -73,7 +73,7 @@ def _load(load: Load) -> openvino_genai.ContinuousBatchingPipeline:
         scheduler.num_kv_blocks = load.kv_blocks
     else:
         scheduler.cache_size = load.kv_gib
-    scheduler.max_num_seqs = load.max_running
+    scheduler.max_num_seqs = load.max_running + load.has_companion
     scheduler.max_num_batched_tokens = load.max_batched_tokens
     scheduler.dynamic_split_fuse = True
     scheduler.enable_prefix_caching = load.prefix_caching
@@ -97,7 +97,8 @@ def _try_out(pipeline: openvino_genai.ContinuousBatchingPipeline, load: Load) ->
         usage_percent = usage_percent or pipeline.get_metrics().cache_usage
     blocks_in_use = -(-length // load.block_tokens)
     kv_blocks = load.kv_blocks or round(blocks_in_use * 100 / usage_percent)
-    return Ready(kv_blocks, pipeline.get_metrics().cache_size_in_bytes, step_times)
+    usable = kv_blocks - COMPANION_BLOCKS if load.has_companion else kv_blocks
+    return Ready(usable, pipeline.get_metrics().cache_size_in_bytes, step_times)
 
 
 def _set_up(channel: Channel) -> Batch:
