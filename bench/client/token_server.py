@@ -23,7 +23,9 @@ def stream_of(*, with_ids: bool) -> list[bytes]:
         if with_ids:
             delta.token_ids.append(position % 50_000)
         events.append(_EVENT(delta=delta))
-    events.append(_EVENT(finished=generation_pb2.Finished(reason=2, output_tokens=TOKENS)))
+    events.append(
+        _EVENT(finished=generation_pb2.Finished(reason=generation_pb2.FINISH_REASON_LENGTH, output_tokens=TOKENS))
+    )
     events.append(_EVENT(completed=generation_pb2.Completed()))
     return [event.SerializeToString() for event in events]
 
@@ -41,13 +43,11 @@ async def serve(port: int) -> None:
         for event in streams[generation_pb2.GenerateRequest.FromString(request).output.token_ids]:
             yield event
 
-    unary: Any = grpc.unary_unary_rpc_method_handler(generate)  # type: ignore[var-annotated]
-    streaming: Any = grpc.unary_stream_rpc_method_handler(stream_generate)  # type: ignore[var-annotated]
+    unary: Any = grpc.unary_unary_rpc_method_handler(generate)
+    streaming: Any = grpc.unary_stream_rpc_method_handler(stream_generate)
     handlers = {"Generate": unary, "StreamGenerate": streaming}
     server = grpc.aio.server()
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("inferwire.v1.InferenceService", handlers),)
-    )
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("inferwire.v1.InferenceService", handlers),))
     server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
     await server.wait_for_termination()

@@ -61,7 +61,7 @@ def _some(scripts: Script | tuple[Script, ...]) -> tuple[Script, ...]:
 
 
 def stub_of(channel: grpc.aio.Channel | grpc.Channel) -> Any:
-    return inference_pb2_grpc.InferenceServiceStub(channel)  # type: ignore[arg-type]
+    return inference_pb2_grpc.InferenceServiceStub(channel)
 
 
 def request(**fields: Any) -> generation_pb2.GenerateRequest:

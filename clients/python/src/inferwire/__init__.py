@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from inferwire.blocking_client import BlockingTextStream, Client
     from inferwire.client import AsyncClient, TextStream
     from inferwire.errors import InferwireError
+    from inferwire.observation import AttemptEnded, BreakerChanged, CallEnded, Observer
     from inferwire.propagation import serving
     from inferwire.replies import Chunk, Output, Reply
     from inferwire.resilient_channel import ResilientChannel, ResilientRpcError
@@ -22,12 +23,16 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AsyncClient": "client",
+    "AttemptEnded": "observation",
     "BlockingResilientChannel": "blocking_channel",
     "BlockingTextStream": "blocking_client",
+    "BreakerChanged": "observation",
+    "CallEnded": "observation",
     "Chunk": "replies",
     "Client": "blocking_client",
     "ClientConfig": "settings",
     "InferwireError": "errors",
+    "Observer": "observation",
     "Output": "replies",
     "Region": "settings",
     "Reply": "replies",
@@ -39,12 +44,16 @@ _HOMES = {
 
 __all__ = [
     "AsyncClient",
+    "AttemptEnded",
     "BlockingResilientChannel",
     "BlockingTextStream",
+    "BreakerChanged",
+    "CallEnded",
     "Chunk",
     "Client",
     "ClientConfig",
     "InferwireError",
+    "Observer",
     "Output",
     "Region",
     "Reply",

@@ -53,6 +53,8 @@ class FakeServer:
     scripts: Sequence[Script]
     """One for each call that arrives; the last one stays."""
     address: str = ""
+    models: Sequence[str] = (MODEL,)
+    """The names that ListModels gives."""
     calls: list[Received] = field(default_factory=list)
     """Every generation that arrived, first to last; other RPCs are in `others`."""
     others: list[Received] = field(default_factory=list)
@@ -60,6 +62,7 @@ class FakeServer:
     """Health watches that were opened: one for each channel that connected."""
     _is_serving: bool = True
     _server: Any = None
+    _loop: asyncio.AbstractEventLoop | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def start(self) -> None:
@@ -74,7 +77,7 @@ class FakeServer:
         )
         port = server.add_insecure_port(self.address or "127.0.0.1:0")
         self.address = self.address or f"127.0.0.1:{port}"
-        self._server = server
+        self._server, self._loop = server, asyncio.get_running_loop()
         await server.start()
 
     async def kill(self) -> None:
@@ -94,6 +97,12 @@ class FakeServer:
         async with asyncio.timeout(_HANG_BOUND_S):
             while not condition():
                 await self._changed.wait()
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """The same from another thread, for `blocking_fake_server`. Raises TimeoutError after half a minute."""
+        if self._loop is None:
+            raise RuntimeError("the server was not started")
+        asyncio.run_coroutine_threadsafe(self.until(condition), self._loop).result(_HANG_BOUND_S)
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -213,7 +222,7 @@ class _Models(model_pb2_grpc.ModelServiceServicer):
 
     async def ListModels(self, request: Any, context: Any) -> Any:  # noqa: N802
         self._fake._arrived("ListModels", request, context, self._fake.others)
-        return model_pb2.ListModelsResponse(models=[model_pb2.Model(name=MODEL)])
+        return model_pb2.ListModelsResponse(models=[model_pb2.Model(name=name) for name in self._fake.models])
 
     async def GetModel(self, request: Any, context: Any) -> Any:  # noqa: N802
         self._fake._arrived("GetModel", request, context, self._fake.others)
