@@ -28,7 +28,6 @@ pytestmark = [
 ]
 HANG_BOUND_S = 180.0
 GREEDY = {"temperature": 0.0}
-NEIGHBOURS_TOKENS = 24
 
 
 class RealModel:
@@ -42,7 +41,7 @@ class RealModel:
     @asynccontextmanager
     async def neighbour(self) -> AsyncIterator[None]:
         """A stream beside the body; its text must equal that of its run alone."""
-        beside = asyncio.create_task(streamed(self, asked("The quick brown fox", max_output_tokens=NEIGHBOURS_TOKENS)))
+        beside = asyncio.create_task(streamed(self, neighbours_request()))
         try:
             yield
             async with asyncio.timeout(HANG_BOUND_S):
@@ -60,10 +59,13 @@ async def real(smollm2_f16: ModelVersion) -> AsyncIterator[RealModel]:
         grpc.aio.insecure_channel(server.address) as channel,
     ):
         model = RealModel(channel)
-        model.neighbours_text = (
-            await streamed(model, asked("The quick brown fox", max_output_tokens=NEIGHBOURS_TOKENS))
-        ).text
+        model.neighbours_text = (await streamed(model, neighbours_request())).text
         yield model
+
+
+def neighbours_request() -> generation_pb2.GenerateRequest:
+    """What the healthy stream asks for."""
+    return asked("The quick brown fox", max_output_tokens=24)
 
 
 def asked(prompt: str | None, **fields: Any) -> generation_pb2.GenerateRequest:
