@@ -38,6 +38,9 @@ class Capabilities:
     has_cache_salt: bool = False
     """Whether `cache_namespace` separates prefix caches; without it prefix caching is for one tenant only."""
     prefix_caching: bool = False
+    prefill_tokens_per_step: int | None = None
+    """Prompt tokens in prefill that fill the engine's next steps; more are held back so that the queue can still
+    choose. None: give it whatever it has room for."""
     shares_prefill: bool = False
     """Whether equal prompts that arrive together are prefilled once."""
 

@@ -22,6 +22,7 @@ from inferwire_server.scheduling.estimator import Estimator, Run, require_in_tim
 from inferwire_server.scheduling.fair_queue import FairQueue
 from inferwire_server.scheduling.lifecycle import RESTART_HINT_S, Lifecycle
 from inferwire_server.scheduling.load_report import LoadReporter
+from inferwire_server.scheduling.priority_class import Ahead
 from inferwire_server.scheduling.session import Phase, Session, SessionOutput, cache_namespace
 from inferwire_server.scheduling.staggering import Leader, Staggering
 from inferwire_server.scheduling.ticket import Ticket
@@ -120,7 +121,8 @@ class Admission:
             count=session.num_unfinished,
         )
         if self._refuse_late:
-            self._require_in_time(session, now)
+            ahead = self._queue.ahead_of_newcomer(session.caller.tenant, generation.scheduling.priority)
+            self._require_in_time(session, now, ahead)
         ticket = self._queue.push(
             session,
             tenant=session.caller.tenant,
@@ -169,6 +171,8 @@ class Admission:
         self._let_followers_go(place)
         for run in place.runs.values():
             self._estimator.released(run, now)
+        if session.cached_tokens:
+            self._queue.refund(place.ticket, session.cached_tokens)
         self._queue.release(place.ticket)
         self._drain_rate.released(now, waiting=self._queue.waiting)
         self._pump()
@@ -193,7 +197,7 @@ class Admission:
             estimated_wait_s=forecast.first_token_s or None,
         )
 
-    def _require_in_time(self, session: Session, now: float) -> None:
+    def _require_in_time(self, session: Session, now: float, ahead: Ahead | None = None) -> None:
         generation = session.generation
         scheduling = generation.scheduling
         if generation.deadline is None and scheduling.first_token_target_s is None:
@@ -203,7 +207,7 @@ class Admission:
             now=now,
             free_slots=self._free_slots(),
             slots=session.num_unfinished,
-            ahead=self._queue.ahead_of_newcomer(session.caller.tenant, scheduling.priority),
+            ahead=ahead,
         )
         require_in_time(
             forecast,
@@ -221,6 +225,13 @@ class Admission:
             limits.append(self._max_queue_time_s)
         if limits:
             session.call_at(session.arrived_at + min(limits), lambda: self._queue_time_is_up(session))
+        target_s = generation.scheduling.first_token_target_s
+        if target_s is not None:
+            session.call_at(session.arrived_at + target_s, lambda: self._target_is_missed(session))
+
+    def _target_is_missed(self, session: Session) -> None:
+        if session.phase is Phase.WAITING:
+            session.end(WouldExceed("still waiting when first_token_target passed"))
 
     def _queue_time_is_up(self, session: Session) -> None:
         if session.phase is Phase.WAITING:
@@ -248,11 +259,27 @@ class Admission:
                     self._queue.set_aside(ticket)
                     leader.followers.append(ticket)
                     continue
-                if not self._engine.room_for(place.requests):
+                if self._is_prefill_busy() or not self._engine.room_for(place.requests):
                     return
-                self._start(session, place)
+                if not self._refuse_late or self._is_still_in_time(session):
+                    self._start(session, place)
         finally:
             self._is_pumping = False
+
+    def _is_prefill_busy(self) -> bool:
+        """Whether enough prompts are in prefill for the engine's next step: whoever waits longer may still be overtaken
+        by a request that is more urgent or whose tenant has had less."""
+        enough = self._engine.capabilities.prefill_tokens_per_step
+        return enough is not None and self._estimator.pending_prompt_tokens >= enough
+
+    def _is_still_in_time(self, session: Session) -> bool:
+        """Its turn has come: the last moment at which what would come too late costs nothing."""
+        try:
+            self._require_in_time(session, self._clock())
+        except WouldExceed as refusal:
+            session.end(refusal)
+            return False
+        return True
 
     def _start(self, session: Session, place: _Place) -> None:
         self._queue.pop(place.ticket)
@@ -295,12 +322,14 @@ class Admission:
 
     def _first_token(self, session: Session, output: SessionOutput) -> None:
         place = self._places.get(session)
-        if place is not None and place.leader is not None:
-            self._let_followers_go(place)
-            self._pump()
-        run = place.runs.get(output.index) if place is not None else None
+        if place is None:
+            return
+        self._let_followers_go(place)
+        run = place.runs.get(output.index)
         if run is not None:
             self._estimator.first_token(run, self._clock())
+        if self._queue.waiting:
+            self._pump()
 
     def _served(self, session: Session, count: int) -> None:
         place = self._places.get(session)

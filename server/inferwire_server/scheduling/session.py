@@ -142,6 +142,11 @@ class Session:
         return self.phase is Phase.ENDED and self._live_streams == 0
 
     @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that the engine took from its prefix cache, as far as it has told."""
+        return self._cached_tokens or 0
+
+    @property
     def num_unfinished(self) -> int:
         """Outputs that still need the engine."""
         return len(self.unfinished_outputs())

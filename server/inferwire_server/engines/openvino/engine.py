@@ -57,6 +57,8 @@ class OpenVinoEngine:
             batch_invariant=is_exact,
             resume_guarantee=ResumeGuarantee.EXACT if is_exact else ResumeGuarantee.BEST_EFFORT,
             prefix_caching=options.prefix_caching,
+            # What is submitted now is read two steps from now at the latest.
+            prefill_tokens_per_step=2 * options.max_batched_tokens,
             shares_prefill=options.prefix_caching,
         )
 

@@ -266,4 +266,5 @@ def _capabilities(options: ScriptedOptions) -> Capabilities:
         resume_guarantee=ResumeGuarantee.EXACT,
         has_cache_salt=True,
         prefix_caching=options.prefix_caching,
+        prefill_tokens_per_step=options.prefill_chunk_tokens,
     )
