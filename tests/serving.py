@@ -84,13 +84,18 @@ async def serving(
     options: ScriptedOptions | None = None,
     *,
     plans: Callable[[str], Plan] | None = None,
+    engine: ScriptedEngine | None = None,
+    adapt: Callable[[ServedModel], ServedModel] = lambda model: model,
     channel_options: list[tuple[str, Any]] | None = None,
     start: bool = True,
     **settings: Any,
 ) -> AsyncIterator[Serving]:
-    """A server that is warm, or with `start=False` one that is not started yet."""
-    engine = ScriptedEngine(options or QUICK, plans=plans)
-    model: ServedModel = scripted_model(engine, (options or QUICK).max_context_tokens)
+    """A server that is warm, or with `start=False` one that is not started yet.
+
+    `engine` takes the place of one made of options and plans, and `adapt` may change the model.
+    """
+    engine = engine or ScriptedEngine(options or QUICK, plans=plans)
+    model = adapt(scripted_model(engine, (options or QUICK).max_context_tokens))
     defaults: dict[str, Any] = {"port": 0, "metrics_enabled": False, "drain_settle": 0.0, "drain_limit": 5.0}
     server = InferenceServer(Settings(**(defaults | settings)), model)
     if start:
