@@ -5,6 +5,7 @@ from __future__ import annotations
 from inferwire.policy.stall import StallTimer
 from inferwire.settings import StallPolicy
 
+NOW = 1_000.0
 POLICY = StallPolicy(progress_interval_s=0.5, first_token_s=5.0, between_tokens_s=2.0)
 
 
@@ -44,3 +45,21 @@ def test_its_repr_shows_what_it_waits_for() -> None:
 
     timer.heard(101.0, token=True)
     assert repr(timer) == "<StallTimer between tokens, heard at 101.000>"
+
+
+def test_progress_between_tokens_helps_only_for_a_time() -> None:
+    timer = StallTimer(StallPolicy(between_tokens_s=2.0, decode_s=5.0), NOW)
+    timer.heard(NOW, token=True)
+    for second in range(1, 5):
+        timer.heard(NOW + second)
+        assert not timer.is_stalled(NOW + second)
+
+    assert timer.is_stalled(NOW + 5.0)
+
+
+def test_a_token_starts_both_silences_anew() -> None:
+    timer = StallTimer(StallPolicy(between_tokens_s=2.0, decode_s=5.0), NOW)
+    timer.heard(NOW, token=True)
+    timer.heard(NOW + 4.0, token=True)
+
+    assert timer.expires_at == NOW + 6.0

@@ -251,7 +251,9 @@ class TokenStream(EventStream):
             self._begin(await self._moving(self.journey.first()), self._original)
         watch, once = self._watch, self._once
         while True:
-            watch.waits_since = watch.clock()
+            watch.waits_since = since = watch.clock()
+            if watch.token_waits_since is None:
+                watch.token_waits_since = since
             try:
                 event = await self._read()
             except StopAsyncIteration:
@@ -290,6 +292,7 @@ class TokenStream(EventStream):
             return self._judge_rarer(event.WhichOneof("event"), event)
         if not self._has_token:
             self._token_came()
+        self._watch.token_waits_since = None
         once, delta = self._once, event.delta
         ids = delta.token_ids
         verdict = once.delta(delta.output_index, delta.token_offset, delta.token_count, ids, delta.text)

@@ -131,12 +131,16 @@ class StallPolicy(_Checked):
     """Longest silence before the first token; None waits for the deadline."""
     between_tokens_s: Seconds | None = 2.0
     """Longest silence after it; None waits for the deadline."""
+    decode_s: Seconds | None = 10.0
+    """Longest time between two tokens whatever Progress says, so that a hung engine is left; None trusts Progress."""
 
     def _conflicts(self) -> Iterator[tuple[str, str]]:
         for name in ("first_token_s", "between_tokens_s"):
             silence = getattr(self, name)
             if silence and self.progress_interval_s and silence < 2 * self.progress_interval_s:
                 yield name, f"{silence:g} is below twice progress_interval_s = {self.progress_interval_s:g}"
+        if self.decode_s and self.between_tokens_s and self.decode_s < self.between_tokens_s:
+            yield "decode_s", f"{self.decode_s:g} is below between_tokens_s = {self.between_tokens_s:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,16 +21,21 @@ class StallWatch:
         self._handle: asyncio.TimerHandle | None = None
         self.waits_since: float | None = None
         """When the reader began to wait for the next event; None while it does not."""
+        self.token_waits_since: float | None = None
+        """The same for the next token."""
+        self._has_token = False
 
     def begin(self, call: Any) -> None:
         """Watch an attempt's call."""
-        self.has_stalled = False
+        self.has_stalled = self._has_token = False
+        self.token_waits_since = None
         self._call = call
         self._timer = StallTimer(self._fleet.config.stall, self.clock())
         self._arm()
 
     def token(self) -> None:
         """It was the attempt's first token: from here on the shorter silence counts."""
+        self._has_token = True
         self._timer.heard(self.clock(), token=True)
         self.stop()
         self._arm()
@@ -50,6 +55,8 @@ class StallWatch:
     def _due(self) -> None:
         now = self.clock()
         # Each event ended a silence, and so did a reader that had something else to do.
+        if self._has_token:
+            self._timer.heard(now if self.token_waits_since is None else self.token_waits_since, token=True)
         self._timer.heard(now if self.waits_since is None else self.waits_since)
         if self._timer.is_stalled(now):
             self.has_stalled = True

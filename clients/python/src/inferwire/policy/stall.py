@@ -6,30 +6,38 @@ from inferwire.settings import StallPolicy
 
 
 class StallTimer:
-    """The moment at which a stream's silence becomes a stall. Any event, Progress too, starts a new silence."""
+    """The moment at which a stream's silence becomes a stall.
 
-    __slots__ = ("_has_token", "_heard_at", "_policy")
+    Any event, Progress too, starts a new silence. Between tokens Progress helps only for a time: a server may be well
+    while its engine hangs.
+    """
+
+    __slots__ = ("_heard_at", "_policy", "_token_at")
 
     def __init__(self, policy: StallPolicy, now: float) -> None:
         self._policy = policy
         self._heard_at = now
-        self._has_token = False
+        self._token_at: float | None = None
 
     def heard(self, now: float, *, token: bool = False) -> None:
         """Note an event; `token` when it carried output. `now` in monotonic seconds."""
         self._heard_at = now
-        self._has_token = self._has_token or token
+        if token:
+            self._token_at = now
 
     @property
     def expires_at(self) -> float | None:
         """Monotonic seconds of the stall unless something is heard; None when silence has no limit."""
-        longest = self._policy.between_tokens_s if self._has_token else self._policy.first_token_s
-        return None if longest is None else self._heard_at + longest
+        policy = self._policy
+        if self._token_at is None:
+            return None if policy.first_token_s is None else self._heard_at + policy.first_token_s
+        limits = ((self._heard_at, policy.between_tokens_s), (self._token_at, policy.decode_s))
+        return min((since + longest for since, longest in limits if longest is not None), default=None)
 
     def is_stalled(self, now: float) -> bool:
         """Whether the silence has lasted too long."""
         return self.expires_at is not None and now >= self.expires_at
 
     def __repr__(self) -> str:
-        waiting = "between tokens" if self._has_token else "for the first token"
+        waiting = "between tokens" if self._token_at is not None else "for the first token"
         return f"<StallTimer {waiting}, heard at {self._heard_at:.3f}>"
