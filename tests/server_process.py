@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 HANG_BOUND_S = 30.0
@@ -72,11 +73,17 @@ async def server_process(
     engine: str = "scripted",
     until: str = "ready",
     engine_options: dict[str, Any] | None = None,
+    packages: Path | None = None,
     **settings: Any,
 ) -> AsyncIterator[ServerProcess]:
-    """Start `inferwire serve` on free ports and wait for a line of its log."""
+    """Start `inferwire serve` on free ports and wait for a line of its log, if any is named.
+
+    `packages` is a folder whose modules it can import.
+    """
     given: dict[str, Any] = {"port": 0, "metrics_port": 0, "drain_settle": 0.0, "drain_limit": 60.0} | settings
     environment = dict(os.environ) | {f"INFERWIRE_{name.upper()}": str(value) for name, value in given.items()}
+    if packages is not None:
+        environment["PYTHONPATH"] = str(packages)
     pace = {"step_base_s": 0.005} if engine == "scripted" else {}
     environment["INFERWIRE_ENGINE_OPTIONS"] = json.dumps(pace | (engine_options or {}))
     command = [sys.executable, "-m", "inferwire_server", "serve", "--engine", engine, "--log-format", "json"]
@@ -85,7 +92,8 @@ async def server_process(
     )
     server = ServerProcess(process)
     try:
-        await server.until_logged(until, HANG_BOUND_S if engine == "scripted" else MODEL_LOADING_BOUND_S)
+        if until:
+            await server.until_logged(until, HANG_BOUND_S if engine == "scripted" else MODEL_LOADING_BOUND_S)
         yield server
     finally:
         await server.close()
