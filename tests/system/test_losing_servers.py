@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from inferwire import ResilientChannel
 from inferwire.settings import StallPolicy
+from inferwire_server.models.version import ModelVersion
 
+from tests.real_model import NAME
 from tests.server_process import ServerProcess
-from tests.system.regions import Result, config_of, streams, two_regions
+from tests.system.regions import Result, config_of, real_regions, streams, two_regions
 
 SOON = StallPolicy(first_token_s=1.0, between_tokens_s=0.5, decode_s=1.0, progress_interval_s=0.2)
 SIZES = [pytest.param(40, id="40 streams"), pytest.param(200, id="200 streams", marks=pytest.mark.slow)]
@@ -78,3 +80,17 @@ async def test_a_draining_server_hands_its_calls_on_without_an_error() -> None:
 
         assert_the_same(await running, undisturbed)
         assert_the_same(late, undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.real_model
+@pytest.mark.timeout(600)
+async def test_a_region_of_a_real_model_is_lost_and_no_text_changes(smollm2_f16: ModelVersion) -> None:
+    async with real_regions() as regions, ResilientChannel(config_of(regions)) as channel:
+        undisturbed = await streams(channel, 50, model=NAME, tokens=24)
+        disturbed = await streams(
+            channel, 50, model=NAME, tokens=24, mid_stream=lambda: send(signal.SIGKILL, regions[0])
+        )
+
+    assert_the_same(disturbed, undisturbed)
+    assert sum(bool(result.resumed_at) for result in disturbed) > 0
