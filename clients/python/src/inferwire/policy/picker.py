@@ -59,6 +59,10 @@ class Picker:
         `may_return` admits endpoints that the call has tried and whose time has come. `fits_within_s` leaves out
         those whose first token is expected later. `now` in monotonic seconds.
         """
+        if visits.is_empty and fits_within_s is None:
+            calm = _calm(endpoints, shares, now)
+            if calm:
+                return self._grant(self._least_busy(calm, now), now)
         reasons = {
             endpoint: self._obstacle(endpoint, visits, now, may_return=may_return, fits_within_s=fits_within_s)
             for endpoint in endpoints
@@ -127,6 +131,19 @@ class Picker:
         if permit is None:
             raise RuntimeError(f"{endpoint.key} was picked although its breaker admits nobody")
         return Picked(endpoint, permit)
+
+
+def _calm(endpoints: Sequence[EndpointState], shares: Mapping[str, float], now: float) -> list[EndpointState]:
+    """The nearest endpoints if nothing at all speaks against any of them, as for nearly every call; else none."""
+    if not endpoints:
+        return []
+    priority = min([one.priority for one in endpoints])
+    nearest = [one for one in endpoints if one.priority == priority]
+    for one in nearest:
+        is_calm = one.breaker.state is BreakerState.CLOSED and one.is_serving is not False
+        if not is_calm or shares[one.region] < 1.0 or one.pushes_back(now) or one.throttle.skip_probability(now):
+            return []
+    return nearest
 
 
 def _nearest(endpoints: Sequence[EndpointState], visits: Visits) -> list[EndpointState]:
