@@ -33,7 +33,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, frozen=True, extra="forbid")
 
     model: str = DEFAULT_MODEL
-    """Model to serve, as a name or name@version of the model folder."""
+    """Model to serve, as a name or name@version of the model folder; for TensorRT-LLM, the path of a checkpoint."""
     models_dir: Path = Field(default_factory=lambda: user_data_path("inferwire") / "models")
     engine: EngineName = "auto"
     """`auto` is TensorRT-LLM where it and an NVIDIA GPU are found, else OpenVINO."""

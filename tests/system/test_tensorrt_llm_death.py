@@ -17,20 +17,20 @@ from tests.standin_server import StandinServer, standin_server, toy_request
 
 STREAMS = 16
 STEP_S = 0.02
-LAST_STEP = 120
+LAST_STEP = 100
 """Time enough for all streams to run before."""
 ENDLESS = 50_000
 """Tokens of an output that cannot be complete before the last step."""
-PATIENCE_S = 3.0
+PATIENCE_S = 2.0
 """How long the watchdog bears silence or a blocked loop; a death that shows is found sooner."""
 EXIT_S = 10.0
 OPTIONS = {"max_batch_size": STREAMS, "silence_s": PATIENCE_S, "loop_stuck_s": PATIENCE_S, "exit_s": EXIT_S}
-FAULTS = {
-    "dead worker": "worker_dies_at_step",
-    "silent worker": "worker_silent_at_step",
-    "fatal error that blocks the engine's loop": "fatal_at_step",
-    "engine's loop blocked without a word": "reader_stuck_at_step",
-}
+FAULTS = [
+    pytest.param("worker_dies_at_step", id="dead worker"),
+    pytest.param("worker_silent_at_step", id="silent worker"),
+    pytest.param("fatal_at_step", id="fatal error that blocks the engine's loop"),
+    pytest.param("reader_stuck_at_step", id="engine's loop blocked without a word", marks=pytest.mark.slow),
+]
 
 
 class Reader:
@@ -83,7 +83,7 @@ def assert_refused(error: grpc.aio.AioRpcError) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_sixteen_callers_are_told_in_time_and_the_process_ends(fault: str, tmp_path: Path) -> None:
-    temperament = {FAULTS[fault]: LAST_STEP, "step_s": STEP_S}
+    temperament = {fault: LAST_STEP, "step_s": STEP_S}
     folder = write_checkpoint(tmp_path, context_tokens=2 * ENDLESS, kv_blocks=2**20, **temperament)
     async with standin_server(folder, engine_options=OPTIONS, canary_interval=3600) as server:
         readers = [Reader(server, number) for number in range(STREAMS)]
@@ -96,3 +96,11 @@ async def test_sixteen_callers_are_told_in_time_and_the_process_ends(fault: str,
         assert_refused(await waiting)
         assert await watches == [health_pb2.HealthCheckResponse.NOT_SERVING] * 2
         assert await server.process.until_exit(EXIT_S + 5.0) == 70
+
+
+@pytest.mark.slow
+async def test_an_engine_that_does_not_unload_cannot_keep_the_process(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, shutdown_hangs=True)
+    async with standin_server(folder, engine_options={"teardown_s": 1.0}) as server:
+        server.process.signal()
+        assert await server.process.until_exit() == 70

@@ -44,6 +44,8 @@ ENGINE_LOST = 70
 def serve(config_file: Path | None, no_metrics: bool, **flags: Any) -> None:
     """Serve MODEL (default: smollm2-135m-instruct) until SIGTERM or Ctrl-C, which drain it; a second one exits at once.
 
+    TensorRT-LLM serves a Hugging Face checkpoint: there MODEL is the path of its folder.
+
     Every setting can also come from the environment (INFERWIRE_PORT=…) or a TOML file.
     """
     # What costs a second to import is imported only once the settings and the engine's package are known to be there.
