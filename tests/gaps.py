@@ -11,6 +11,7 @@ from typing import Any
 from inferwire.v1 import generation_pb2
 
 from tests.polling import until
+from tests.serving import request
 
 Disturbance = Callable[[], Awaitable[None]]
 _LEAST_DELTAS = 20
@@ -73,6 +74,20 @@ class Gaps:
                     self._phase.append(now - last)
                 last = now
                 self._delivered += 1
+
+
+def neighbours(model: str, output_tokens: int) -> list[generation_pb2.GenerateRequest]:
+    """Eight healthy streams that do not end before that many tokens."""
+    return [
+        request(
+            f"The quick brown fox number {number}",
+            model=model,
+            max_output_tokens=output_tokens,
+            sampling={"temperature": 0.0},
+            stop={"ignore_end_of_sequence": True},
+        )
+        for number in range(8)
+    ]
 
 
 def percentile(values: list[float], share: float) -> float:

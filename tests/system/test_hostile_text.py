@@ -15,10 +15,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from inferwire.v1 import generation_pb2, inference_pb2_grpc
 from inferwire_server.models.version import ModelVersion
 
-from tests.gaps import Gaps
+from tests.gaps import Gaps, neighbours
 from tests.real_model import NAME, real_model_folder
 from tests.server_process import ServerProcess, server_process
-from tests.serving import request
 
 HOSTILE = (
     "x" * 50_000,
@@ -27,7 +26,6 @@ HOSTILE = (
     base64.b64encode(random.Random(4).randbytes(750_000)).decode(),
 )
 DEADLINE_S = 30.0
-NEIGHBOURS = 8
 MOST_SLOWER = 5.0
 ANSWERS = {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED}
 
@@ -61,19 +59,6 @@ class Scene:
         code: grpc.StatusCode = await call.code()
         return code
 
-    def neighbours(self, output_tokens: int) -> list[generation_pb2.GenerateRequest]:
-        """Healthy streams that never end by themselves."""
-        return [
-            request(
-                f"The quick brown fox number {number}",
-                model=self.model,
-                max_output_tokens=output_tokens,
-                sampling={"temperature": 0.0},
-                stop={"ignore_end_of_sequence": True},
-            )
-            for number in range(NEIGHBOURS)
-        ]
-
 
 @asynccontextmanager
 async def scene(server: ServerProcess, model: str) -> AsyncIterator[Scene]:
@@ -85,7 +70,7 @@ async def scene(server: ServerProcess, model: str) -> AsyncIterator[Scene]:
 async def slowdown(stage: Scene, *, output_tokens: int, phase_s: float) -> Gaps:
     """The neighbours' gaps; measured a second time when the first was too slow, for the machine may have been busy."""
     for attempt in range(2):
-        async with Gaps().of(stage.inference, stage.neighbours(output_tokens)) as gaps:
+        async with Gaps().of(stage.inference, neighbours(stage.model, output_tokens)) as gaps:
             await gaps.compare(stage.eight_at_once, rounds=3, phase_s=phase_s)
         if gaps.ratio <= MOST_SLOWER or attempt:
             break
