@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 HANG_BOUND_S = 30.0
-MODEL_LOADING_BOUND_S = 120.0
+MODEL_LOADING_BOUND_S = 240.0
 
 
 class ServerProcess:
