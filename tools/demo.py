@@ -21,7 +21,7 @@ def main() -> int:
     """Run the demonstration; returns the exit status."""
     _run("pull", MODEL)
     address = f"127.0.0.1:{_free_port()}"
-    print(f"\nServing {MODEL} at {address}\n")
+    print(f"\nServing {MODEL} at {address}: loading the model …\n", flush=True)
     with _server(address) as started_s, Client(address) as client:
         print(f"Ready after {started_s:.1f} s.\n")
         for question in QUESTIONS:
@@ -84,8 +84,8 @@ def _show_prefix_caching(client: Client) -> None:
             list(stream)
     cold, cached = times
     print(
-        f"A prompt of {stream.reply.prompt_tokens} tokens: first token after {1000 * cold:.0f} ms, "
-        f"and {1000 * cached:.0f} ms when its prefix is cached ({cached / cold:.2f} of it)."
+        f"The same prompt of {stream.reply.prompt_tokens} tokens twice: first token after {1000 * cold:.0f} ms, then, "
+        f"with its prefix in the cache, after {1000 * cached:.0f} ms ({cached / cold:.0%} of that)."
     )
 
 

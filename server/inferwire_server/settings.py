@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,6 +19,9 @@ from pydantic_settings import (
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 ENVIRONMENT_PREFIX = "INFERWIRE_"
+
+_OTHER_VARIABLES = ("INFERWIRE_ADDRESS", "INFERWIRE_CLIENT_", "INFERWIRE_TEST_")
+"""Read by the command line's callers, the client and the tests."""
 
 EngineName = Literal["auto", "openvino", "tensorrt-llm", "scripted"]
 Seconds = Annotated[float, Field(ge=0, le=7 * 24 * 3600)]
@@ -100,6 +104,7 @@ class Settings(BaseSettings):
 def load_settings(flags: dict[str, Any], config_file: Path | None = None) -> Settings:
     """Settings of this process. Flags that are None are unset. Raises SettingsError."""
     given = {name: value for name, value in flags.items() if value is not None}
+    _refuse_unknown_variables()
     try:
         if config_file is None:
             return Settings(**given)
@@ -111,6 +116,17 @@ def load_settings(flags: dict[str, Any], config_file: Path | None = None) -> Set
         raise SettingsError(f"cannot read the settings file {config_file}: {error.strerror}") from None
     except ValueError as error:
         raise SettingsError(f"the settings file {config_file} is not valid TOML: {error}") from None
+
+
+def _refuse_unknown_variables() -> None:
+    """A misspelt variable would silently leave its setting at the default."""
+    for variable in os.environ:
+        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+        is_ours = variable.startswith(ENVIRONMENT_PREFIX) and not variable.startswith(_OTHER_VARIABLES)
+        if is_ours and name not in Settings.model_fields:
+            near = difflib.get_close_matches(name, Settings.model_fields, n=1)
+            hint = f"; did you mean {ENVIRONMENT_PREFIX}{near[0].upper()}?" if near else ""
+            raise SettingsError(f"{variable}: no such setting{hint}")
 
 
 def _with_file(config_file: Path) -> type[Settings]:

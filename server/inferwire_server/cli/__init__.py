@@ -7,6 +7,8 @@ import sys
 
 # Worker processes are spawned, never forked with gRPC inside; its fork handlers only print warnings.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+# What gRPC's core would print is said by this command line in its own words.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import click
 

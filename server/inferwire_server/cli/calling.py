@@ -26,7 +26,11 @@ def _generation_options(command: Any) -> Any:
             click.option("-n", "--max-output-tokens", type=click.IntRange(min=1), help="Default: the model's."),
             click.option("--temperature", type=float, help="0 is greedy. Default: the model's."),
             click.option("--top-p", type=float, help="Default: the model's."),
-            click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Repeatable draws. Default: drawn."),
+            click.option(
+                "--seed",
+                type=click.IntRange(0, 2**32 - 1),
+                help="Repeats the draws; exactly with serve --profile exact.",
+            ),
             click.option("--stop", multiple=True, help="Text that ends the output; may be repeated."),
             click.option("--timeout", "timeout_s", type=float, default=120.0, show_default=True, help="Seconds."),
         )
@@ -81,10 +85,18 @@ def chat(message: str | None, system: str | None, address: str, timeout_s: float
             messages.append(("user", message))
             _show(client.stream_chat(messages, timeout_s=timeout_s, **_given(flags)))
             return
+        from inferwire import InferwireError
+
         for line in _lines():
-            messages.append(("user", line))
-            reply = _show(client.stream_chat(messages, timeout_s=timeout_s, **_given(flags)))
-            messages.append(("assistant", reply.text))
+            asked = [*messages, ("user", line)]
+            try:
+                reply = _show(client.stream_chat(asked, timeout_s=timeout_s, **_given(flags)))
+            except InferwireError as error:
+                click.echo(f"Error: {_advice(error, address)}", err=True)
+            except KeyboardInterrupt:
+                click.echo("\n(stopped)", err=True)
+            else:
+                messages = [*asked, ("assistant", reply.text)]
 
 
 def _lines() -> Iterator[str]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 _LOG = logging.getLogger("inferwire.client")
+# Whoever wants these lines configures logging; without that, a library keeps quiet.
+_LOG.addHandler(logging.NullHandler())
 _UNREMARKABLE = ("OK", "CANCELLED")
 _Record = TypeVar("_Record")
 

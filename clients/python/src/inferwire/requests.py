@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
@@ -24,7 +25,8 @@ class Options(TypedDict, total=False):
     seed: int
     stop: str | Sequence[str]
     count: int
-    json_schema: str
+    json_schema: str | Mapping[str, Any]
+    """JSON text, or the schema as a mapping."""
     regex: str
     priority: str
     """`interactive`, `standard` or `batch`."""
@@ -45,7 +47,7 @@ def build_request(
         request.CopyFrom(prompt)
     elif isinstance(prompt, str):
         request.prompt = prompt
-    elif all(isinstance(each, int) for each in prompt):
+    elif prompt and all(isinstance(each, int) for each in prompt):
         request.token_ids.ids.extend(prompt)  # type: ignore[arg-type]
     else:
         fill_chat(request.chat, prompt)  # type: ignore[arg-type]
@@ -55,6 +57,7 @@ def build_request(
 
 def fill_chat(chat: generation_pb2.Chat, messages: Sequence[Message]) -> None:
     """Append messages."""
+    chat.SetInParent()
     for message in messages:
         role, text = (message["role"], message["content"]) if isinstance(message, Mapping) else message
         chat.messages.add(role=role, text=text)
@@ -73,9 +76,11 @@ def _add_options(request: generation_pb2.GenerateRequest, options: dict[str, Any
     for name in ("count", "token_ids"):
         if name in options:
             setattr(request.output, name, options.pop(name))
-    for name in ("json_schema", "regex"):
-        if name in options:
-            setattr(request.structured_output, name, options.pop(name))
+    if "json_schema" in options:
+        schema = options.pop("json_schema")
+        request.structured_output.json_schema = schema if isinstance(schema, str) else json.dumps(schema)
+    if "regex" in options:
+        request.structured_output.regex = options.pop("regex")
     if "priority" in options:
         request.scheduling.priority = _priority(options.pop("priority"))
     if options:

@@ -193,6 +193,9 @@ class Region(_Checked):
             yield "endpoints", "empty; list at least one address"
         if not all(self.endpoints):
             yield "endpoints", "contains an empty address"
+        for endpoint in self.endpoints:
+            if endpoint.startswith(("http://", "https://")):
+                yield "endpoints", f"{endpoint!r} is a URL; write the address alone, as in 127.0.0.1:50051"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
