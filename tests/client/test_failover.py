@@ -6,7 +6,7 @@ import asyncio
 
 import grpc
 import pytest
-from inferwire import ResilientRpcError
+from inferwire import AttemptEnded, Observer, ResilientChannel, ResilientRpcError
 from inferwire.errors import (
     AllRegionsDown,
     Code,
@@ -31,11 +31,12 @@ from inferwire.settings import (
 )
 from inferwire.testing import PROXY_RESET, RESET, BareStatus, Refusal, Script, Silence, Truncation
 
-from tests.client.regions_of_fakes import Waits, channel_to, failure, fakes, request, stub_of, text_of
+from tests.client.regions_of_fakes import Waits, channel_to, config_of, failure, fakes, request, stub_of, text_of
 
 TEXT = "Hello, world!"
 NEVER = ResumePolicy(mode=ResumeMode.NEVER)
-SOON = StallPolicy(first_token_s=0.3, between_tokens_s=0.3, progress_interval_s=0.1)
+SOON = StallPolicy(first_token_s=1.0, between_tokens_s=1.0, progress_interval_s=0.2)
+PATIENT = StallPolicy(first_token_s=2.0, between_tokens_s=2.0, progress_interval_s=0.1)
 
 
 @pytest.mark.case("H20")
@@ -65,14 +66,27 @@ async def test_without_resume_a_stream_lost_after_its_first_message_ends_with_th
     assert (error.code(), len(b.calls)) == (grpc.StatusCode.UNAVAILABLE, 0)
 
 
+class Order(Observer):
+    """Regions of the attempts in the order in which they ended, with the reason."""
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[str, str]] = []
+
+    def attempt_ended(self, attempt: AttemptEnded) -> None:
+        self.ended.append((attempt.region, attempt.reason))
+
+
 @pytest.mark.case("H20")
 async def test_a_silent_region_is_cancelled_before_the_next_is_tried() -> None:
-    async with fakes(Script(mishap=Silence()), Script()) as (a, b), channel_to(a, b, stall=SOON) as channel:
+    order = Order()
+    async with fakes(Script(mishap=Silence()), Script()) as (a, b):
+        channel = ResilientChannel(config_of(a, b, stall=SOON), observer=order)
         text = await text_of(stub_of(channel).StreamGenerate(request()))
         await a.until(lambda: a.calls[0].ending == "cancelled")
+        await channel.close()
 
     assert (text, len(a.calls), len(b.calls)) == (TEXT, 1, 1)
-    assert b.calls[0].at - a.calls[0].at >= 0.29
+    assert order.ended == [("r0", LocalReason.STALLED), ("r1", "")]
 
 
 @pytest.mark.case("H21")
@@ -212,17 +226,19 @@ async def test_a_stream_that_stalls_everywhere_ends_with_its_text() -> None:
 
 
 async def test_a_slow_reader_is_no_stall() -> None:
-    async with fakes(Script(), Script()) as (a, b), channel_to(a, b, stall=SOON) as channel:
+    async with fakes(Script(), Script()) as (a, b), channel_to(a, b, stall=PATIENT) as channel:
         text = ""
         async for event in stub_of(channel).StreamGenerate(request()):
             text += event.delta.text
-            await asyncio.sleep(0.2 if event.HasField("started") else 0.12)
+            if text == "Hello,":
+                # Time itself is what this is about.
+                await asyncio.sleep(2.5)
 
     assert (text, len(a.calls), len(b.calls)) == (TEXT, 1, 0)
 
 
 async def test_waiting_in_a_queue_with_progress_is_no_stall() -> None:
-    async with fakes(Script(first_token_delay_s=0.8), Script()) as (a, b), channel_to(a, b, stall=SOON) as channel:
+    async with fakes(Script(first_token_delay_s=3.0), Script()) as (a, b), channel_to(a, b, stall=PATIENT) as channel:
         events = [event async for event in stub_of(channel).StreamGenerate(request())]
 
     assert "".join(event.delta.text for event in events) == TEXT
@@ -286,7 +302,7 @@ async def test_a_deadline_is_kept_over_all_attempts() -> None:
         await a.until(lambda: a.calls[0].ending == "cancelled")
 
     assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert (a.calls[0].time_remaining_s or 9) <= 0.3
+    assert (a.calls[0].time_remaining_s or 9) <= 0.4
 
 
 async def test_a_draining_server_gets_no_new_calls() -> None:

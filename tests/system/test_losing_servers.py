@@ -15,7 +15,7 @@ from tests.real_model import NAME
 from tests.server_process import ServerProcess
 from tests.system.regions import Result, config_of, real_regions, streams, two_regions
 
-SOON = StallPolicy(first_token_s=1.0, between_tokens_s=0.5, decode_s=1.0, progress_interval_s=0.2)
+SOON = StallPolicy(first_token_s=3.0, between_tokens_s=1.5, decode_s=2.0, progress_interval_s=0.2)
 SIZES = [pytest.param(40, id="40 streams"), pytest.param(200, id="200 streams", marks=pytest.mark.slow)]
 
 
