@@ -65,7 +65,7 @@ async def real_regions() -> AsyncIterator[list[list[ServerProcess]]]:
                 *command, env=environment, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
             )
             servers.append(ServerProcess(process))
-            await servers[-1].until_logged("ready")
+            await servers[-1].until_logged("ready", within_s=240.0)
         yield [servers[:1], servers[1:]]
     finally:
         for server in servers:
