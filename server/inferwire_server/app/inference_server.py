@@ -46,6 +46,8 @@ _LOOPBACK = ("127.", "localhost", "::1", "[::1]", "unix:")
 _RELEASE_GRACE_S = 5.0
 _FLUSH_GRACE_S = 0.5
 _WARM_UP_TIMEOUT_S = 120.0
+_QUIET_S = 0.05
+_LONGEST_UNREST_S = 0.3
 
 
 class ServerError(Exception):
@@ -101,6 +103,7 @@ class InferenceServer:
             timeout_s=settings.canary_timeout,
             observe=self.metrics.canary,
         )
+        self._interceptor = CallInterceptor(self._identify, self.metrics)
         self._server = build_server(
             Servicers(
                 inference=InferenceServicer(
@@ -118,7 +121,7 @@ class InferenceServer:
                 ),
                 health=self.health,
             ),
-            [CallInterceptor(self._identify, self.metrics)],
+            [self._interceptor],
             max_request_bytes=settings.max_request_bytes,
             max_response_bytes=settings.max_response_bytes,
             min_ping_interval_s=settings.min_ping_interval,
@@ -188,8 +191,10 @@ class InferenceServer:
         return self._draining is not None
 
     async def until_stopped(self) -> None:
-        """Return when a drain is complete."""
+        """Return when a drain is complete. Raises what went wrong in it."""
         await self._stopped.wait()
+        if self._draining is not None:
+            await self._draining
 
     async def close(self) -> None:
         """Stop at once: running work ends with DRAINING."""
@@ -204,8 +209,8 @@ class InferenceServer:
             self.port = 0
         if not self.port:
             raise ServerError(
-                f"cannot listen on {settings.host}:{settings.port}: the port is in use or not allowed; "
-                "choose another by --port"
+                f"cannot listen on {settings.host}:{settings.port}: the port is in use (choose another by --port), "
+                "or the host is no address of this machine (--host)"
             )
         if settings.metrics_enabled:
             try:
@@ -230,11 +235,20 @@ class InferenceServer:
         for task in self._background:
             task.cancel()
         self.health.close()
-        await asyncio.gather(self._server.stop(_FLUSH_GRACE_S), self._close_metrics())
-        await self.model.engine.shutdown(_FLUSH_GRACE_S)
-        self.model.pool.close()
-        _log.info("stopped")
-        self._stopped.set()
+        try:
+            await self._until_calls_cease()
+            await asyncio.gather(self._server.stop(_FLUSH_GRACE_S), self._close_metrics())
+            await self.model.engine.shutdown(_FLUSH_GRACE_S)
+            self.model.pool.close()
+            _log.info("stopped")
+        finally:
+            self._stopped.set()
+
+    async def _until_calls_cease(self) -> None:
+        """Go on refusing for a moment: a call that meets a closing gRPC server ends CANCELLED, without our hint."""
+        give_up_at = time.monotonic() + _LONGEST_UNREST_S
+        while (now := time.monotonic()) < min(give_up_at, self._interceptor.latest_call_at + _QUIET_S):  # noqa: ASYNC110
+            await asyncio.sleep(min(give_up_at, self._interceptor.latest_call_at + _QUIET_S) - now)
 
     async def _close_metrics(self) -> None:
         if self._metrics_page is not None:

@@ -43,6 +43,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     """Wraps every handler, of ours and of the standard services."""
 
     def __init__(self, identify: Identify, observer: CallObserver) -> None:
+        self.latest_call_at = float("-inf")
+        """Monotonic seconds."""
         self._identify = identify
         self._observer = observer
 
@@ -68,6 +70,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     ) -> Callable[[Any, Context], Awaitable[Any]]:
         async def guarded(encoded: Any, context: Context) -> Any:
             call = Call(method=method, arrived_at=time.monotonic(), trace_id=_trace_id(metadata))
+            self.latest_call_at = call.arrived_at
             remaining = context.time_remaining()
             if remaining is not None:
                 call.deadline = call.arrived_at + remaining
