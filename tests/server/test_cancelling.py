@@ -94,18 +94,20 @@ async def test_a_stop_string_s_output_leaves_the_engine_while_its_sibling_goes_o
     assert {each.stop_string for each in finished} == {"e"}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(180)
 async def test_a_thousand_streams_cancelled_at_once_leave_nothing_behind() -> None:
     options = ScriptedOptions(step_base_s=0.5, max_running=1000)
     async with serving(options, max_waiting=1000) as server:
         tasks = len(asyncio.all_tasks())
         streams = [server.inference.StreamGenerate(request(max_output_tokens=200)) for _ in range(1000)]
-        async with asyncio.timeout(50):
+        async with asyncio.timeout(150):
             await asyncio.gather(*[stream.read() for stream in streams])
             assert server.engine.load().running == 1000
             for stream in streams:
                 stream.cancel()
-            await until(lambda: server.is_quiet, within_s=30)
-            await until(lambda: len(asyncio.all_tasks()) <= tasks, within_s=30)
+            await until(lambda: server.is_quiet, within_s=60)
+            await until(lambda: len(asyncio.all_tasks()) <= tasks, within_s=60)
         assert server.outcomes() == {"cancelled": 1000}
         assert await server.is_alive()
 
