@@ -136,8 +136,9 @@ class Admission:
         self._places[session] = _Place(ticket, session.engine_requests())
         session.on_first_token = self._first_token
         session.on_served = self._served
-        self._arm_queue_time(session)
         self._pump()
+        if session.phase is Phase.WAITING:
+            self._arm_queue_time(session)
 
     def _make_room(self, ticket: Ticket[Session], now: float) -> None:
         try:
@@ -243,12 +244,12 @@ class Admission:
 
     def _pump(self) -> None:
         """Start whoever is next while the engine has room. Ends and starts inside do not nest."""
-        if self._is_pumping:
+        if self._is_pumping or not self._queue.waiting:
             return
         self._is_pumping = True
         try:
             total = self._engine.capabilities.max_running
-            while True:
+            while self._queue.waiting:
                 ticket = self._queue.head(self._clock(), self._free_slots(), total)
                 if ticket is None:
                     return
@@ -328,8 +329,7 @@ class Admission:
         run = place.runs.get(output.index)
         if run is not None:
             self._estimator.first_token(run, self._clock())
-        if self._queue.waiting:
-            self._pump()
+        self._pump()
 
     def _served(self, session: Session, count: int) -> None:
         place = self._places.get(session)

@@ -95,6 +95,8 @@ class AdmissionPolicy:
             for resource, held, limit in self._held(queue)
             if held > limit and (resource is Resource.KV_BLOCKS or not starts_now)
         }
+        if not lacking:
+            return []
         displaced = self._displaced(queue, lacking, tenant=ticket.tenant, priority=ticket.priority, adding=0)
         if displaced is None:
             raise self.overloaded(queue, now)

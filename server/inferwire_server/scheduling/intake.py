@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 from inferwire_server.domain.caller import Caller
 from inferwire_server.domain.engine import Capabilities, Engine, EngineState
@@ -95,7 +95,7 @@ class Intake:
         if draft.min_output_tokens > max_output_tokens:
             raise InvalidRequest("stop.min_output_tokens", f"at most {max_output_tokens}, as many as there can be")
         return Generation(
-            request_id=draft.request_id,
+            request_id=draft.request_id or secrets.token_hex(12),
             attempt=draft.attempt,
             model=facts.qualified_name,
             prompt_token_ids=tuple(token_ids),
@@ -167,29 +167,30 @@ class Intake:
         return ids
 
     def _sampling(self, draft: GenerationDraft) -> Sampling:
-        given, default = draft.sampling, self.facts.defaults.sampling
-        honoured = self.capabilities.request_fields
-
-        def pick(value: float | None, fallback: float, field: str, neutral: float) -> float:
-            if value is not None:
-                return value + 0.0
-            return fallback if f"sampling.{field}" in honoured else neutral
-
-        temperature = pick(given.temperature, default.temperature, "temperature", 1.0)
+        given, default = draft.sampling, self._default_sampling
+        temperature = _chosen(given.temperature, default.temperature)
         seed = given.seed
         if seed is None:
-            seed = self._draw_seed() if "sampling.seed" in honoured else 0
+            seed = self._draw_seed() if "sampling.seed" in self.capabilities.request_fields else 0
         return Sampling(
             temperature=0.0 if temperature < _GREEDY_BELOW else temperature,
-            top_p=pick(given.top_p, default.top_p, "top_p", 1.0),
-            top_k=int(pick(given.top_k, default.top_k, "top_k", 0)),
-            min_p=pick(given.min_p, default.min_p, "min_p", 0.0),
-            repetition_penalty=pick(given.repetition_penalty, default.repetition_penalty, "repetition_penalty", 1.0),
-            presence_penalty=pick(given.presence_penalty, default.presence_penalty, "presence_penalty", 0.0),
-            frequency_penalty=pick(given.frequency_penalty, default.frequency_penalty, "frequency_penalty", 0.0),
+            top_p=_chosen(given.top_p, default.top_p),
+            top_k=default.top_k if given.top_k is None else given.top_k,
+            min_p=_chosen(given.min_p, default.min_p),
+            repetition_penalty=_chosen(given.repetition_penalty, default.repetition_penalty),
+            presence_penalty=_chosen(given.presence_penalty, default.presence_penalty),
+            frequency_penalty=_chosen(given.frequency_penalty, default.frequency_penalty),
             seed=seed,
             logit_bias=tuple(sorted(given.logit_bias)),
         )
+
+    @cached_property
+    def _default_sampling(self) -> Sampling:
+        """The model's defaults where the engine honours the field. For after the engine's start."""
+        default, neutral = self.facts.defaults.sampling, Sampling()
+        names = [path.removeprefix("sampling.") for path in self.capabilities.request_fields if "sampling." in path]
+        taken = {name: getattr(default, name) for name in names if name not in ("seed", "logit_bias")}
+        return replace(neutral, **taken)
 
     def _checked_resume(self, draft: GenerationDraft, token_ids: Sequence[int]) -> Resume | None:
         if draft.resume is None:
@@ -208,6 +209,10 @@ class Intake:
                     actual=len(output.token_ids),
                 )
         return draft.resume
+
+
+def _chosen(given: float | None, default: float) -> float:
+    return default if given is None else given + 0.0
 
 
 _GREEDY_BELOW = 1e-5

@@ -127,6 +127,7 @@ class Session:
         for output in self._settled:
             output.is_finished = True
         self._timers: list[asyncio.TimerHandle] = []
+        self._engine_requests: list[EngineRequest] | None = None
         self._live_streams = 0
         self._started_at: float | None = None
         self._first_token_at: float | None = None
@@ -180,7 +181,12 @@ class Session:
             self.call_at(self.deadline, self.end_at_deadline)
 
     def engine_requests(self) -> list[EngineRequest]:
-        """One for each output that is not finished yet."""
+        """One for each output that needs the engine; made once."""
+        if self._engine_requests is None:
+            self._engine_requests = self._make_engine_requests()
+        return self._engine_requests
+
+    def _make_engine_requests(self) -> list[EngineRequest]:
         generation = self.generation
         return [
             EngineRequest(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -214,8 +213,6 @@ class Sessions:
         return self._read(entry, reader, Continuation.REPLAYED if is_finished else Continuation.ATTACHED)
 
     def _start(self, draft: GenerationDraft, generation: Generation, caller: Caller, arrived_at: float) -> Reading:
-        if not generation.request_id:
-            generation = replace(generation, request_id=secrets.token_hex(12))
         session = Session(
             generation,
             caller,

@@ -123,7 +123,8 @@ class Tokenizer:
     ) -> list[list[int]]:
         # The batch call works without the interpreter lock, the single one holds it throughout.
         encodings = self._tokenizer.encode_batch_fast(texts[:1], add_special_tokens=False)
-        encodings += self._continuing.encode_batch_fast(texts[1:], add_special_tokens=False)
+        if len(texts) > 1:
+            encodings += self._continuing.encode_batch_fast(texts[1:], add_special_tokens=False)
         total = other_tokens + sum(map(len, encodings))
         if max_tokens is not None and total > max_tokens:
             raise too_long(field, max_tokens, total)
