@@ -51,7 +51,8 @@ def test_every_domain_error_has_a_status(kind: type[ServiceError]) -> None:
 
 def test_every_reason_of_the_table_is_in_the_contract_and_the_other_way_round() -> None:
     table = {reason for _, reason in STATUS.values() if reason}
-    contract = {name.removeprefix("ERROR_REASON_") for name in error_pb2.ErrorReason.DESCRIPTOR.values_by_name} - {"UNSPECIFIED"}
+    names = error_pb2.ErrorReason.DESCRIPTOR.values_by_name
+    contract = {name.removeprefix("ERROR_REASON_") for name in names} - {"UNSPECIFIED"}
     assert table == contract
 
 
