@@ -3,22 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 from inferwire.v1 import operations_pb2
-from inferwire_server.engines.scripted import Die, Plan, PlanBook, ScriptedOptions
+from inferwire_server.engines.scripted import Die, Plan, PlanBook, ScriptedEngine, ScriptedOptions
 
 from tests.polling import until
-from tests.serving import Serving, error_info, refusal, request, rest_of, serving
+from tests.serving import QUICK, Serving, error_info, refusal, request, rest_of, serving
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 INFERENCE = "inferwire.v1.InferenceService"
+
+
+class LoadingEngine(ScriptedEngine):
+    """Is loaded when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(QUICK)
+        self.loaded = asyncio.Event()
+
+    async def start(self) -> None:
+        await self.loaded.wait()
+        await super().start()
+
+
+@asynccontextmanager
+async def loading() -> AsyncIterator[tuple[Serving, Callable[[], Awaitable[None]]]]:
+    """A server that listens while its model loads, and what lets the loading end."""
+    engine = LoadingEngine()
+    async with serving(engine=engine, start=False) as server:
+        starting = asyncio.create_task(server.server.start())
+        await until(lambda: server.server.port != 0)
+        server.connect()
+
+        async def finish() -> None:
+            engine.loaded.set()
+            await starting
+
+        yield server, finish
 
 
 async def status_of(server: Serving, service: str = "") -> int:
@@ -51,13 +79,10 @@ async def server_status(server: Serving) -> operations_pb2.GetServerStatusRespon
 
 @pytest.mark.case("H18")
 async def test_health_follows_the_engine_through_loading_death_and_recovery() -> None:
-    async with serving(ScriptedOptions(start_delay_s=0.2), start=False) as server:
-        starting = asyncio.create_task(server.server.start())
-        await until(lambda: server.server.port != 0)
-        server.connect()
+    async with loading() as (server, finish):
         async with watched(server) as shown, watched(server, "readiness") as readiness:
             assert await status_of(server) == NOT_SERVING
-            await starting
+            await finish()
             await until(lambda: shown == [NOT_SERVING, SERVING])
             server.engine.die("a test wants it")
             await until(lambda: shown == [NOT_SERVING, SERVING, NOT_SERVING])
@@ -101,12 +126,9 @@ async def test_the_engine_restarts_by_itself_and_the_next_answer_is_right() -> N
 
 
 async def test_startup_turns_once_and_liveness_never_does() -> None:
-    async with serving(ScriptedOptions(start_delay_s=0.2), start=False) as server:
-        starting = asyncio.create_task(server.server.start())
-        await until(lambda: server.server.port != 0)
-        server.connect()
+    async with loading() as (server, finish):
         assert [await status_of(server, name) for name in ("startup", "liveness")] == [NOT_SERVING, SERVING]
-        await starting
+        await finish()
         server.engine.die("a test wants it")
         statuses = [await status_of(server, name) for name in ("startup", "liveness", "readiness", INFERENCE)]
         assert statuses == [SERVING, SERVING, NOT_SERVING, NOT_SERVING]
@@ -121,14 +143,11 @@ async def test_a_service_that_is_not_known_is_not_found_and_a_watch_of_it_says_s
 
 
 async def test_a_call_before_the_model_is_ready_is_told_to_come_back() -> None:
-    async with serving(ScriptedOptions(start_delay_s=0.5), start=False) as server:
-        starting = asyncio.create_task(server.server.start())
-        await until(lambda: server.server.port != 0)
-        server.connect()
+    async with loading() as (server, finish):
         error = await refusal(server.inference.Generate(request()))
         assert (error.code(), error_info(error).reason) == (grpc.StatusCode.UNAVAILABLE, "STARTING")
         assert (await server_status(server)).state == operations_pb2.SERVER_STATE_STARTING
-        await starting
+        await finish()
         assert await server.is_alive()
 
 

@@ -117,13 +117,13 @@ async def test_the_same_id_of_another_tenant_is_another_generation() -> None:
 
 async def test_a_higher_attempt_takes_over_and_the_older_reader_is_fenced() -> None:
     async with serving(STEADY) as server:
-        older, held = await begun(server, named(max_output_tokens=100), 5)
-        newer = asyncio.create_task(collected(server.inference.StreamGenerate(named(max_output_tokens=100, attempt=1))))
+        older, held = await begun(server, named(max_output_tokens=300), 5)
+        newer = asyncio.create_task(collected(server.inference.StreamGenerate(named(max_output_tokens=300, attempt=1))))
         error = await refusal(rest_of(older))
         assert (error.code(), error_info(error).reason) == (grpc.StatusCode.ABORTED, "FENCED")
         assert (error_info(error).metadata["started"], retry_hint_ms(error)) == ("true", None)
         how, ids, _ = await newer
-        assert (how, ids[: len(held)], len(ids)) == (ATTACHED, held, 100)
+        assert (how, ids[: len(held)], len(ids)) == (ATTACHED, held, 300)
         assert server.outcomes() == {"ok": 1}
 
 
@@ -139,7 +139,9 @@ async def test_a_lower_attempt_is_refused_while_it_runs_and_after() -> None:
 
 async def test_attempts_that_arrive_together_leave_one_reader_and_no_fault() -> None:
     async with serving(STEADY) as server:
-        calls = [server.inference.StreamGenerate(named(max_output_tokens=60, attempt=attempt)) for attempt in range(30)]
+        calls = [
+            server.inference.StreamGenerate(named(max_output_tokens=300, attempt=attempt)) for attempt in range(30)
+        ]
         async with asyncio.timeout(50):
             results = await asyncio.gather(*[collected(call) for call in calls], return_exceptions=True)
         whole = [result for result in results if isinstance(result, tuple)]
@@ -203,21 +205,21 @@ async def test_what_was_completed_within_the_grace_can_be_read_after_all() -> No
 
 async def test_a_generation_with_a_grace_outlives_its_reader_s_deadline() -> None:
     async with serving(STEADY) as server:
-        message = named(max_output_tokens=100, scheduling={"detach_grace": {"seconds": 60}})
-        error = await refusal(server.inference.Generate(message, timeout=0.15))
+        message = named(max_output_tokens=300, scheduling={"detach_grace": {"seconds": 60}})
+        error = await refusal(server.inference.Generate(message, timeout=0.6))
         assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         how, ids, _ = await collected(server.inference.StreamGenerate(message))
-        assert (how in (ATTACHED, REPLAYED), len(ids)) == (True, 100)
+        assert (how in (ATTACHED, REPLAYED), len(ids)) == (True, 300)
         assert server.outcomes() == {"ok": 1}
 
 
 async def test_a_second_reader_with_more_time_keeps_the_generation_beyond_the_first_one_s_deadline() -> None:
     async with serving(STEADY) as server:
-        message = named(max_output_tokens=150)
-        first = asyncio.create_task(refusal(server.inference.Generate(message, timeout=0.3)))
+        message = named(max_output_tokens=400)
+        first = asyncio.create_task(refusal(server.inference.Generate(message, timeout=1.0)))
         await until(lambda: server.engine.load().running == 1)
         how, ids, _ = await collected(server.inference.StreamGenerate(message))
-        assert (how, len(ids)) == (ATTACHED, 150)
+        assert (how, len(ids)) == (ATTACHED, 400)
         assert (await first).code() is grpc.StatusCode.DEADLINE_EXCEEDED
         assert server.outcomes() == {"ok": 1}
 

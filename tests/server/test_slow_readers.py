@@ -94,7 +94,7 @@ async def test_a_stalled_reader_may_come_back_within_its_grace() -> None:
 
 
 async def test_a_stalled_reader_does_not_hold_up_another_reader_of_the_same_generation() -> None:
-    async with serving(FAST, stall_time=0.4) as server:
+    async with serving(FAST, stall_time=1.5) as server:
         client = StallingClient(server)
         await client.stalled(request_id="job-1", max_output_tokens=2000)
         message = request(**(LARGE_DELTAS | {"request_id": "job-1", "max_output_tokens": 2000}))

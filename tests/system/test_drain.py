@@ -68,7 +68,7 @@ async def assert_whole(stream: Any, output_tokens: int) -> None:
 @pytest.mark.case("H03")
 async def test_sigterm_lets_running_work_end_refuses_new_work_and_exits_soon_after() -> None:
     async with server_process() as server, Caller(server) as old, Caller(server) as new:
-        stream, watch = await old.started(300), await old.watch()
+        stream, watch = await old.started(600), await old.watch()
         server.signal()
         assert (await watch.read()).status == NOT_SERVING
         assert await old.check() == NOT_SERVING
@@ -76,7 +76,7 @@ async def test_sigterm_lets_running_work_end_refuses_new_work_and_exits_soon_aft
             error = await refusal(caller.inference.Generate(request()))
             assert (error.code(), error_info(error).reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
             assert retry_hint_ms(error) is not None
-        await assert_whole(stream, 300)
+        await assert_whole(stream, 600)
         assert await server.until_exit(SOON_S) == 0
         assert await watch.read() is grpc.aio.EOF
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from inferwire_server.domain.errors import CancelledByCaller, Expired, ServiceError
 
 _SLACK_SHARE = 0.05
-_LEAST_SLACK_S = 0.02
+_LEAST_SLACK_S = 0.05
 
 
 def departure(*, now: float, arrived_at: float, deadline: float | None) -> ServiceError:
