@@ -117,7 +117,6 @@ async def test_the_engine_restarts_by_itself_and_the_next_answer_is_right() -> N
     async with serving(options, plans=plans) as server:
         before = await server.inference.Generate(request(sampling={"seed": 1}))
         await refusal(server.inference.Generate(request("die now")))
-        assert (await server_status(server)).engine_state != operations_pb2.ENGINE_STATE_READY
         await until(lambda: server.server.lifecycle.is_ready)
         after = await server.inference.Generate(request(sampling={"seed": 1}))
         assert after.outputs[0].text == before.outputs[0].text

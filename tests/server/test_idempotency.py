@@ -243,7 +243,7 @@ async def test_replays_end_after_their_time() -> None:
 
 
 async def test_replays_are_bounded_in_bytes_and_the_oldest_go_first() -> None:
-    async with serving(STEADY, replay_bytes=10_000) as server:
+    async with serving(ScriptedOptions(step_base_s=0.001), replay_bytes=10_000) as server:
         for number in range(30):
             await server.inference.Generate(named(request_id=f"job-{number}"))
         sessions = server.server.sessions
