@@ -142,7 +142,8 @@ def _companion() -> Add:
     """A sequence that nobody reads.
 
     Products of a matrix with a single row are computed by another kernel than those with several, and differ in the
-    last bits; any two other numbers of rows agree. So no sequence of the exact profile is ever alone in a step.
+    last bits; any two other numbers of rows agree. A sampled token that lies on such a bit would depend on whether
+    the sequence was alone, so no sequence of the exact profile ever is.
     """
     settings = {"max_new_tokens": _COMPANION_TOKENS, "ignore_eos": True, "do_sample": False, "logprobs": 0}
     return Add(_COMPANION, np.zeros(1, np.int64).tobytes(), settings, None, frozenset())

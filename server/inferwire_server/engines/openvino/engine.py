@@ -16,13 +16,14 @@ from inferwire_server.domain.engine import (
     Failed,
     ResumeGuarantee,
 )
-from inferwire_server.domain.errors import CapabilityAbsent, EngineDown, InvalidRequest, Overloaded, Starting
+from inferwire_server.domain.errors import EngineDown, InvalidRequest, Overloaded, Starting
 from inferwire_server.domain.generation import Continuation, Grammar
 from inferwire_server.engines.openvino.block_budget import BlockBudget
 from inferwire_server.engines.openvino.frames import Add, Cancel, Load, Ready, Step
 from inferwire_server.engines.openvino.generation_settings import generation_settings, structured_output, watched_ids
+from inferwire_server.engines.openvino.grammar_probe import GrammarProbe
 from inferwire_server.engines.openvino.options import BLOCK_TOKENS, OpenVinoOptions, Profile
-from inferwire_server.engines.openvino.request_checks import check_request, honoured_fields
+from inferwire_server.engines.openvino.request_checks import check_grammar, check_request, honoured_fields
 from inferwire_server.engines.openvino.resumption import Replay, continuation_of
 from inferwire_server.engines.openvino.stream import OpenVinoStream
 from inferwire_server.engines.openvino.supervisor import Supervisor
@@ -34,6 +35,7 @@ class OpenVinoEngine:
     def __init__(self, options: OpenVinoOptions) -> None:
         self._options = options
         self._supervisor = Supervisor(_load_frame(options), self, start_timeout_s=options.start_timeout_s)
+        self._grammars = GrammarProbe(options.model_path)
         self._budget = BlockBudget(0, BLOCK_TOKENS)
         self._streams: dict[int, OpenVinoStream] = {}
         self._last_sequence = 0
@@ -150,8 +152,12 @@ class OpenVinoEngine:
         )
 
     async def check(self, grammar: Grammar) -> None:
-        """Refuse every grammar."""
-        raise CapabilityAbsent("structured_output")
+        """Compile a grammar in the probe. Raises InvalidRequest when that fails or costs too much.
+
+        Raises CapabilityAbsent where the model's weights are no GGUF file, and EngineDown when there is no probe.
+        """
+        check_grammar(grammar, self._options)
+        await self._grammars.check(grammar)
 
     async def shutdown(self, grace_s: float) -> None:
         """Let live requests finish for a while, fail the rest, end the worker. Later calls wait for the first."""
@@ -189,7 +195,7 @@ class OpenVinoEngine:
         self._last_step = None
         self._drained.set()
         if self._shutdown is None:
-            self._change_state(EngineState.DEAD, f"{reason}; a new worker is loading the model")
+            self._change_state(EngineState.DEAD, f"the worker is lost: {reason}; the next one is loading the model")
         for stream in lost.values():
             stream.end_with(Failed(_lost_in_mid_request()))
         self._changed()
@@ -204,6 +210,7 @@ class OpenVinoEngine:
                 pass
         for stream in list(self._streams.values()):
             stream.end_with(Failed(_lost_in_mid_request()))
+        await self._grammars.close()
         await self._supervisor.stop()
         self._streams.clear()
 
@@ -262,6 +269,7 @@ def _load_frame(options: OpenVinoOptions) -> Load:
         max_batched_tokens=options.max_batched_tokens,
         prefix_caching=options.prefix_caching,
         has_companion=options.profile is Profile.EXACT,
+        has_grammars=options.has_grammars,
         vocabulary_size=options.vocabulary_size,
         max_context_tokens=options.max_context_tokens,
     )

@@ -48,6 +48,7 @@ class Load(NamedTuple):
     prefix_caching: bool
     has_companion: bool
     """Whether a sequence of the worker's own keeps lone ones company."""
+    has_grammars: bool
     vocabulary_size: int
     max_context_tokens: int
 
@@ -64,6 +65,33 @@ class Add(NamedTuple):
     """Keyword and source for StructuredOutputConfig."""
     watched_ids: frozenset[int]
     """Ids that end the output and that the pipeline is not told of."""
+
+
+class ProbeLoad(NamedTuple):
+    """To the grammar probe, once and first: the model whose tokeniser counts, and where the probe's own model lies."""
+
+    model_path: str
+    probe_path: str
+    """Written when it is not there."""
+
+
+class Probe(NamedTuple):
+    """To the grammar probe: compile this."""
+
+    keyword: str
+    source: str
+
+
+class ProbeReady(NamedTuple):
+    """From the grammar probe: the next grammar may come."""
+
+
+class Verdict(NamedTuple):
+    """From the grammar probe."""
+
+    is_compiled: bool
+    cpu_seconds: float
+    """All threads together."""
 
 
 class Cancel(NamedTuple):
@@ -109,8 +137,11 @@ class Fault(NamedTuple):
     text: str
 
 
-Frame = Load | Add | Cancel | Quit | Ready | Step | Heartbeat | Fault
-_KINDS: tuple[Any, ...] = (Load, Add, Cancel, Quit, Ready, Step, Heartbeat, Fault)
+Frame = Load | Add | Cancel | Quit | Ready | Step | Heartbeat | Fault | ProbeLoad | Probe | ProbeReady | Verdict
+_KINDS: tuple[Any, ...] = (
+    *(Load, Add, Cancel, Quit, Ready, Step, Heartbeat, Fault),
+    *(ProbeLoad, Probe, ProbeReady, Verdict),
+)
 _TAGS = {kind: tag for tag, kind in enumerate(_KINDS)}
 
 

@@ -22,9 +22,8 @@ BLOCK_TOKENS = 32
 
 
 def usable_cores() -> int:
-    """Cores for inference: all this process may use, less one for the serving loop where there are more than two."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    return cores - 1 if cores > 2 else cores
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +48,7 @@ class OpenVinoOptions:
     prefix_caching: bool = True
     """Share blocks between prompts that begin alike. There is no salt: for one tenant only."""
     threads: int | None = None
-    """Inference threads; None means `usable_cores()`."""
+    """Inference threads, at most one a core. None: all cores, less one for the serving loop where there are three."""
     start_timeout_s: float = 300.0
     """Longest time from the start of a worker until its model is loaded and tried."""
 
@@ -68,13 +67,19 @@ class OpenVinoOptions:
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads={self.threads}: at least 1 is needed")
 
+    @property
+    def has_grammars(self) -> bool:
+        """Whether structured output is offered: the grammar probe takes the tokeniser from a GGUF file."""
+        return self.model_path.suffix == ".gguf"
+
     def properties(self) -> dict[str, str | int]:
         """What the OpenVINO CPU plugin is told."""
-        threads: dict[str, str | int] = {"INFERENCE_NUM_THREADS": self.threads or usable_cores()}
-        if self.profile is Profile.FAST:
-            return threads
-        return threads | {
-            "INFERENCE_PRECISION_HINT": "f32",
-            "KV_CACHE_PRECISION": "f32",
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
-        }
+        cores = usable_cores()
+        threads = min(cores, self.threads or (cores - 1 if cores > 2 else cores))
+        properties: dict[str, str | int] = {"INFERENCE_NUM_THREADS": threads}
+        if self.profile is Profile.EXACT:
+            properties |= {"KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
+        if self.profile is Profile.EXACT or threads == 1:
+            # With one thread, OpenVINO 2026.4 dies of a division by zero on F16 weights in its default bf16.
+            properties["INFERENCE_PRECISION_HINT"] = "f32"
+        return properties

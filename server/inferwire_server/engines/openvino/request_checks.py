@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from inferwire_server.domain.engine import EngineRequest
 from inferwire_server.domain.errors import CapabilityAbsent, InvalidRequest
-from inferwire_server.domain.generation import GrammarKind, Sampling
+from inferwire_server.domain.generation import Grammar, GrammarKind, Sampling
 from inferwire_server.engines.openvino.options import OpenVinoOptions
 
 PENALTY = 2.0
@@ -30,12 +30,17 @@ REQUEST_FIELDS = frozenset(
     }
 )
 """Honoured whatever the options."""
+GRAMMAR_FIELDS = frozenset(f"structured_output.{kind.value}" for kind in GrammarKind)
 
 
 def honoured_fields(options: OpenVinoOptions) -> frozenset[str]:
     """Paths of GenerateRequest that an engine with these options honours."""
-    # Without a prefix cache there is nothing to bypass.
-    return REQUEST_FIELDS if options.prefix_caching else REQUEST_FIELDS | {"cache.bypass"}
+    fields = REQUEST_FIELDS
+    if options.has_grammars:
+        fields |= GRAMMAR_FIELDS
+    if not options.prefix_caching:
+        fields |= {"cache.bypass"}  # there is nothing to bypass
+    return fields
 
 
 def check_request(request: EngineRequest, options: OpenVinoOptions) -> None:
@@ -44,7 +49,8 @@ def check_request(request: EngineRequest, options: OpenVinoOptions) -> None:
     _check_tokens(request, options)
     _check_sampling(request.sampling)
     if request.grammar is not None:
-        _check_grammar(request)
+        check_grammar(request.grammar, options)
+        _check_grammar_use(request)
 
 
 def _check_capabilities(request: EngineRequest, options: OpenVinoOptions) -> None:
@@ -104,16 +110,21 @@ def _check_sampling(sampling: Sampling) -> None:
             raise InvalidRequest(f"sampling.{field}", f"must be finite and {range_text}")
 
 
-def _check_grammar(request: EngineRequest) -> None:
+def check_grammar(grammar: Grammar, options: OpenVinoOptions) -> None:
+    """Raise CapabilityAbsent or InvalidRequest for what can be refused without compiling it."""
+    field = f"structured_output.{grammar.kind.value}"
+    if not options.has_grammars:
+        raise CapabilityAbsent(field)
+    if grammar.kind is GrammarKind.CHOICES and not grammar.texts:
+        raise InvalidRequest(field, "must have at least one text")
+    if any("\0" in text for text in (grammar.source, *grammar.texts)):
+        raise InvalidRequest(field, "must not contain the character U+0000")
+
+
+def _check_grammar_use(request: EngineRequest) -> None:
     # The pipeline drops the grammar once an end id has been generated, and has no token left that it may choose
     # while both the grammar and the minimum forbid what is next.
     if request.ignore_end_of_sequence:
         raise InvalidRequest("stop.ignore_end_of_sequence", "cannot be combined with structured_output")
     if request.min_output_tokens:
         raise InvalidRequest("stop.min_output_tokens", "cannot be combined with structured_output")
-    grammar = request.grammar
-    if grammar is not None and grammar.kind is GrammarKind.CHOICES:
-        if not grammar.texts:
-            raise InvalidRequest("structured_output.choices", "must have at least one text")
-        if any("\0" in text for text in grammar.texts):
-            raise InvalidRequest("structured_output.choices", "must not contain the character U+0000")

@@ -6,12 +6,6 @@ process to die with.
 
 from __future__ import annotations
 
-import ctypes
-import os
-import select
-import signal
-import socket
-import sys
 import time
 from typing import NoReturn
 
@@ -21,50 +15,11 @@ import openvino_genai  # type: ignore[import-untyped]
 from openvino_genai import GenerationStatus
 
 from inferwire_server.engines.openvino.batch import COMPANION_BLOCKS, Batch
-from inferwire_server.engines.openvino.frames import (
-    Add,
-    Cancel,
-    Fault,
-    Frame,
-    FrameReader,
-    Heartbeat,
-    Load,
-    Quit,
-    Ready,
-    encode,
-)
+from inferwire_server.engines.openvino.channel import Channel, leave, open_channel
+from inferwire_server.engines.openvino.frames import Add, Cancel, Fault, Frame, Heartbeat, Load, Quit, Ready
 from inferwire_server.engines.openvino.vigilance import HEARTBEAT_S
 
-_PR_SET_PDEATHSIG = 1
-_READ_BYTES = 1 << 20
 _TRIAL_OUTPUT_TOKENS = 4
-
-
-class Channel:
-    """The worker's end of the socket pair. The other end's closing ends the process."""
-
-    def __init__(self, end: socket.socket) -> None:
-        self._end = end
-        self._reader = FrameReader()
-        self._poll = select.poll()
-        self._poll.register(end, select.POLLIN)
-
-    def receive(self, timeout_s: float | None) -> list[Frame]:
-        """Frames that are there or come within the time; None waits for the first."""
-        found: list[Frame] = []
-        while not found and self._poll.poll(None if timeout_s is None else timeout_s * 1000):
-            data = self._end.recv(_READ_BYTES)
-            if not data:
-                _exit(0)
-            found.extend(self._reader.feed(data))
-        return found
-
-    def send(self, frame: Frame) -> None:
-        """Hand a frame over; waits while the parent does not read."""
-        try:
-            self._end.sendall(encode(frame))
-        except (BrokenPipeError, ConnectionResetError):
-            _exit(0)
 
 
 def _load(load: Load) -> openvino_genai.ContinuousBatchingPipeline:
@@ -101,11 +56,22 @@ def _try_out(pipeline: openvino_genai.ContinuousBatchingPipeline, load: Load) ->
     return Ready(usable, pipeline.get_metrics().cache_size_in_bytes, step_times)
 
 
+def _warm_grammars(pipeline: openvino_genai.ContinuousBatchingPipeline) -> None:
+    """Compile a grammar, so that the compiler's own start is not paid inside a step with other streams."""
+    config = openvino_genai.GenerationConfig(max_new_tokens=1, do_sample=False)
+    config.structured_output_config = openvino_genai.StructuredOutputConfig(regex="a")
+    handle = pipeline.add_request(0, openvino.Tensor(np.zeros((1, 1), np.int64)), config)
+    while handle.get_status() == GenerationStatus.RUNNING:
+        pipeline.step()
+
+
 def _set_up(channel: Channel) -> Batch:
     (load,) = channel.receive(None)
     if not isinstance(load, Load):
         raise TypeError(f"expected Load first, not {type(load).__name__}")
     pipeline = _load(load)
+    if load.has_grammars:
+        _warm_grammars(pipeline)
     channel.send(_try_out(pipeline, load))
     return Batch(pipeline, load)
 
@@ -121,7 +87,7 @@ def _serve(channel: Channel) -> NoReturn:
             channel.send(Heartbeat() if batch.is_idle else batch.step())
     except Exception as error:  # noqa: BLE001 - after any failure of the pipeline every later step would fail too
         channel.send(Fault(stage, f"{type(error).__name__}: {error}"))
-        _exit(1)
+        leave(1)
 
 
 def _obey(frame: Frame, batch: Batch) -> None:
@@ -130,30 +96,8 @@ def _obey(frame: Frame, batch: Batch) -> None:
     elif isinstance(frame, Cancel):
         batch.cancel(frame.sequence)
     elif isinstance(frame, Quit):
-        _exit(0)
-
-
-def _die_with(parent: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        _exit(0)
-
-
-def _exit(status: int) -> NoReturn:
-    # Nothing here outlives the process, and tearing a pipeline down in mid-request may hang.
-    sys.stderr.flush()
-    os._exit(status)
-
-
-def main() -> NoReturn:
-    """Serve until told to quit, or until the parent has gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    descriptor, parent = map(int, sys.argv[1:])
-    _die_with(parent)
-    _serve(Channel(socket.socket(fileno=descriptor)))
+        leave(0)
 
 
 if __name__ == "__main__":
-    main()
+    _serve(open_channel())
