@@ -26,7 +26,7 @@ async def test_each_token_has_its_logprob_its_bytes_and_as_many_candidates_as_as
 
 async def test_a_control_token_among_candidates_has_the_bytes_it_is_written_with() -> None:
     async with serving() as server:
-        message = request(output={"prompt_top_logprobs": 0}, max_output_tokens=1)
+        message = request(output={"prompt_top_logprobs": 0}, max_output_tokens=1, sampling=GREEDY)
         answer = await answered(server, message)
     assert answer.prompt_logprobs[0].token.token_bytes == b"<|bos|>"
 

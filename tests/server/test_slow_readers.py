@@ -54,12 +54,12 @@ async def test_a_reader_that_reads_nothing_is_ended_and_told_when_it_comes_back(
 
 
 async def test_eight_stalled_readers_leave_a_neighbour_alone_and_nothing_behind() -> None:
-    async with serving(FAST, stall_time=0.4) as server:
+    async with serving(FAST, stall_time=2.0) as server:
         tasks = len(asyncio.all_tasks())
         client = StallingClient(server)
         async with neighbour(server, output_tokens=500):
             streams = [await client.stalled() for _ in range(8)]
-            await until(lambda: refusals(server) == 8)
+            await until(lambda: refusals(server) == 8, 30.0)
         assert server.outcomes()["reader_stalled"] == 8
         await until(lambda: server.engine.load().running == 0)
         for stream in streams:
