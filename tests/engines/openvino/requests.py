@@ -30,10 +30,10 @@ def submitted(engine: Engine, request: EngineRequest) -> tuple[EngineStream, Eve
     return engine.submit(request, recorder), recorder
 
 
-async def run(engine: Engine, request: EngineRequest) -> EventRecorder:
+async def run(engine: Engine, request: EngineRequest, bound_s: float = BOUND_S) -> EventRecorder:
     """Submit, and wait for the end."""
     _, recorder = submitted(engine, request)
-    await recorder.until_ended(BOUND_S)
+    await recorder.until_ended(bound_s)
     return recorder
 
 
@@ -45,8 +45,8 @@ async def run_together(engine: Engine, requests: Sequence[EngineRequest]) -> lis
     return recorders
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool], bound_s: float = BOUND_S) -> None:
     """Look at a condition every few milliseconds."""
-    async with asyncio.timeout(BOUND_S):
+    async with asyncio.timeout(bound_s):
         while not condition():  # noqa: ASYNC110 - processes and load snapshots have no event to wait for
             await asyncio.sleep(0.005)
