@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,20 +83,6 @@ def different_requests(number: int, tokens: int) -> list[bytes]:
         ).SerializeToString()
         for index in range(number)
     ]
-
-
-async def in_turns(
-    first: Callable[[], Awaitable[float]], second: Callable[[], Awaitable[float]], *, repetitions: int
-) -> list[tuple[float, float]]:
-    """First, second, first, second: pairs of neighbours in time, after one unmeasured turn of each."""
-    await first()
-    await second()
-    return [(await first(), await second()) for _ in range(repetitions)]
-
-
-def ratios(pairs: Sequence[tuple[float, float]]) -> list[float]:
-    """First over second, pair by pair."""
-    return [one / other for one, other in pairs]
 
 
 def _require(condition: bool, message: str) -> None:

@@ -45,14 +45,18 @@ class ServerProcess:
 
 @contextlib.asynccontextmanager
 async def inferwire_server(
-    *arguments: str, settings: Mapping[str, Any] | None = None, core: int | None = None
+    *arguments: str, settings: Mapping[str, Any] | None = None, core: int | None = None, is_awaited: bool = True
 ) -> AsyncIterator[ServerProcess]:
-    """`inferwire serve` until readiness is SERVING. `settings` go by the environment; `core` is where it must run."""
+    """`inferwire serve`, from when its readiness is SERVING, or at once when it is not awaited.
+
+    `settings` go by the environment; `core` is where it must run.
+    """
     port = free_port()
     environment = {f"INFERWIRE_{name.upper()}": _as_text(value) for name, value in (settings or {}).items()}
     command = [sys.executable, "-m", "inferwire_server", "serve", *arguments, "--port", str(port)]
     command += ["--metrics-port", "0", "--drain-settle", "0", "--drain-limit", "1"]
-    async with _process(command, environment, f"127.0.0.1:{port}", core, _until_serving) as server:
+    ready = _until_serving if is_awaited else _at_once
+    async with _process(command, environment, f"127.0.0.1:{port}", core, ready) as server:
         yield server
 
 
@@ -124,6 +128,10 @@ async def _until_serving(process: subprocess.Popen[bytes], address: str) -> None
                 if reply.status == health_pb2.HealthCheckResponse.SERVING:
                     return
             await asyncio.sleep(0.02)
+
+
+async def _at_once(process: subprocess.Popen[bytes], address: str) -> None:
+    return None
 
 
 async def _until_connected(process: subprocess.Popen[bytes], address: str) -> None:

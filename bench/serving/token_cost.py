@@ -21,6 +21,7 @@ from inferwire_server.engines.scripted import ScriptedEngine, ScriptedOptions
 from bench.figures import Figure, figure_of
 from bench.serving import calls
 from bench.serving.processes import ServerProcess, away_from, inferwire_server, module_server, serving_core
+from bench.serving.turns import turns
 
 STREAMS = 64
 STREAM_TOKENS = 256
@@ -28,7 +29,9 @@ UNARY_TOKENS = 16
 OVERLOAD = 4.0
 PACED_STEP_S = 0.02
 BRISK_STEP_S = 0.008
-REPETITIONS = 5
+TURNS = 5
+TIME_S = 20.0
+"""For the turns of one case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +67,8 @@ async def flooded(core: int | None) -> list[Figure]:
             await _streaming(stack, flood, rounds=2),
             await _streaming(stack, overload, rounds=2),
         )
-        turns = await _turns(bare_turn, flood_turn, overload_turn, lambda: engine_alone(0.0, STREAM_TOKENS))
-    bares, floods, overloads, engines = zip(*turns, strict=True)
+        taken = await _turns(bare_turn, flood_turn, overload_turn, lambda: engine_alone(0.0, STREAM_TOKENS))
+    bares, floods, overloads, engines = zip(*taken, strict=True)
     return [
         _over("CPU a token, 64 streams flooded", floods, bares, engines, at_most=1.05),
         _over(f"CPU a token, 64 streams at {OVERLOAD:g}x overload", overloads, bares, engines, at_most=0.40),
@@ -80,11 +83,11 @@ async def paced(core: int | None, step_s: float, *, at_most: float | None) -> li
         queue = await stack.enter_async_context(control)
         ours = await _ours(stack, core, step_s=step_s)
         tokens = round(2.0 / step_s)
-        turns = await _turns(
+        taken = await _turns(
             await _streaming(stack, queue, rounds=rounds, tokens=tokens),
             await _streaming(stack, ours, rounds=rounds, tokens=tokens),
         )
-    queues, served = zip(*turns, strict=True)
+    queues, served = zip(*taken, strict=True)
     name = f"CPU a token, 64 streams, a token every {1000 * step_s:g} ms, over a queue for each stream"
     return [_over(name, served, queues, None, at_most=at_most)]
 
@@ -94,12 +97,12 @@ async def unary(core: int | None) -> list[Figure]:
     async with AsyncExitStack() as stack:
         bare = await stack.enter_async_context(module_server("bench.serving.bare_server", "flood", core=core))
         ours = await _ours(stack, core, step_s=0.0)
-        turns = await _turns(
+        taken = await _turns(
             await _calling(stack, bare, rounds=20),
             await _calling(stack, ours, rounds=20),
             lambda: engine_alone(0.0, UNARY_TOKENS, rounds=20, per_call=True),
         )
-    bares, served, engines = zip(*turns, strict=True)
+    bares, served, engines = zip(*taken, strict=True)
     return [_over("CPU a unary call of 16 tokens, 64 at once", served, bares, engines, at_most=1.15, unit="call")]
 
 
@@ -174,7 +177,7 @@ async def _calling(stack: AsyncExitStack, server: ServerProcess, *, rounds: int)
 async def _turns(*measured: Callable[[], Awaitable[Turn]]) -> list[tuple[Turn, ...]]:
     for one in measured:
         await one()
-    return [tuple([await one() for one in measured]) for _ in range(REPETITIONS)]
+    return [tuple([await one() for one in measured]) for _ in turns(TURNS, within_s=TIME_S)]
 
 
 def _over(
@@ -198,5 +201,5 @@ def _over(
     return figure_of(name, values, at_most=at_most, detail=detail)
 
 
-def _us(turns: tuple[Turn, ...]) -> str:
-    return f"{1e6 * median(turn.cost_s for turn in turns):.1f}"
+def _us(each: tuple[Turn, ...]) -> str:
+    return f"{1e6 * median(turn.cost_s for turn in each):.1f}"
