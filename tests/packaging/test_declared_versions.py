@@ -39,7 +39,7 @@ def test_client_speaks_with_a_server_at_declared_versions(
     versions: tuple[str, ...], wheel: Path, tmp_path: Path
 ) -> None:
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
-    python = tmp_path / "venv" / "bin" / "python"
+    python = str(tmp_path / "venv" / "bin" / "python")
     install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade"]
     subprocess.run([*install, str(wheel), *versions], check=True, timeout=240)
     done = subprocess.run(
