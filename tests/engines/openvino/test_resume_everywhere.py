@@ -9,7 +9,7 @@ from inferwire_server.domain.generation import Sampling
 from tests.engines.openvino.conftest import ReferenceRow
 from tests.engines.openvino.requests import a_request, run, run_together
 
-AT_ONCE = 16
+AT_ONCE = 8
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
