@@ -6,15 +6,16 @@ from hypothesis import strategies as st
 from inferwire_server.engines.openvino.vigilance import (
     HEARTBEAT_S,
     MIN_SILENCE_S,
+    PATIENCE,
     SILENCE_PER_STEP,
     RestartBackoff,
     SilenceWatch,
 )
 
 
-def seconds_until_given_up(watch: SilenceWatch, start: float) -> float:
+def seconds_until_given_up(watch: SilenceWatch, start: float, *, cpu_share: float | None = None) -> float:
     now = start
-    while not watch.tick(now := now + HEARTBEAT_S):
+    while not watch.tick(now := now + HEARTBEAT_S, None if cpu_share is None else cpu_share * now):
         assert now < start + 1000
     return now - start
 
@@ -23,6 +24,21 @@ def test_a_worker_that_never_speaks_is_given_up_after_two_seconds() -> None:
     watch = SilenceWatch([0.01] * 50, now=100.0)
 
     assert MIN_SILENCE_S < seconds_until_given_up(watch, 100.0) <= MIN_SILENCE_S + HEARTBEAT_S
+
+
+def test_a_worker_that_uses_no_processor_time_is_not_waited_for_any_longer() -> None:
+    watch = SilenceWatch([], now=100.0)
+
+    assert seconds_until_given_up(watch, 100.0, cpu_share=0.0) <= MIN_SILENCE_S + HEARTBEAT_S
+
+
+@pytest.mark.parametrize("cpu_share", [0.1, 2.0], ids=["starved", "spinning"])
+def test_a_worker_that_uses_processor_time_gets_more_patience_but_not_for_ever(cpu_share: float) -> None:
+    watch = SilenceWatch([], now=100.0)
+
+    waited = seconds_until_given_up(watch, 100.0, cpu_share=cpu_share)
+
+    assert 0.8 * PATIENCE * MIN_SILENCE_S < waited <= PATIENCE * (MIN_SILENCE_S + HEARTBEAT_S)
 
 
 def test_long_steps_stretch_the_bound_tenfold() -> None:
@@ -44,15 +60,15 @@ def test_a_heartbeat_starts_the_count_again() -> None:
     watch = SilenceWatch([], now=0.0)
 
     for quarter in range(400):
-        assert not watch.tick(quarter / 4)
+        assert not watch.tick(quarter / 4, None)
         watch.heard()
 
 
 def test_a_stalled_watcher_counts_its_own_absence_as_two_ticks() -> None:
     watch = SilenceWatch([], now=0.0)
 
-    assert not watch.tick(3600.0)
-    assert not watch.tick(3600.0 + HEARTBEAT_S)
+    assert not watch.tick(3600.0, None)
+    assert not watch.tick(3600.0 + HEARTBEAT_S, None)
 
 
 @given(unit=st.floats(0, 1), losses=st.integers(1, 60))

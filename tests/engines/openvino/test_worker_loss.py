@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import psutil
 import pytest
 import pytest_asyncio
-from inferwire_server.domain.engine import Cancelled, EngineState
+from inferwire_server.domain.engine import Cancelled, EngineEvent, EngineState
 from inferwire_server.domain.errors import EngineDown
 from inferwire_server.domain.generation import Grammar, GrammarKind
 from inferwire_server.engines.openvino.engine import OpenVinoEngine
@@ -121,6 +121,28 @@ async def test_a_step_that_throws_costs_one_worker(engine: OpenVinoEngine) -> No
 
     assert "step failed" in engine.health().reason
     await assert_lost_and_recovered(engine, [broken, neighbour], lost)
+
+
+async def test_a_worker_that_dies_while_it_loads_is_replaced_too(engine: OpenVinoEngine) -> None:
+    restarts, first = engine.health().restarts, worker_of(engine)
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: engine.worker_pid not in {first, None})
+    os.kill(worker_of(engine), signal.SIGKILL)
+
+    await until(lambda: engine.health().state is EngineState.READY)
+
+    assert engine.health().restarts == restarts + 2
+
+
+async def test_a_sink_that_raises_harms_nobody_else(engine: OpenVinoEngine, caplog: pytest.LogCaptureFixture) -> None:
+    def broken_sink(event: EngineEvent) -> None:
+        raise RuntimeError("not my day")
+
+    engine.submit(a_request(tokens("a"), 4), broken_sink)
+    recorder = await run(engine, a_request(tokens("a"), 6))
+
+    assert recorder.token_ids == tokens("bcdabc")
+    assert "a sink failed" in caplog.text
 
 
 async def test_health_changes_are_announced(engine: OpenVinoEngine) -> None:

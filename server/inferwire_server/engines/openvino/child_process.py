@@ -8,10 +8,13 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 
 from inferwire_server.engines.openvino.frames import Frame, FrameError, FrameReader, Quit, encode
 
+_LINUX_CPU_CLOCK = 2
+"""The kernel names a process's clock by its inverted id, shifted, and this."""
 _EXIT_S = 2.0
 """How long a child that was told to exit, or is exiting, may take before it is killed."""
 
@@ -40,6 +43,15 @@ class ChildProcess(asyncio.Protocol):
     def pid(self) -> int | None:
         """Process id; None before the spawn."""
         return None if self._process is None else self._process.pid
+
+    def cpu_seconds(self) -> float | None:
+        """Processor time used so far, all threads together; None where the system does not tell."""
+        if sys.platform != "linux" or self.pid is None:
+            return None
+        try:
+            return time.clock_gettime(~self.pid << 3 | _LINUX_CPU_CLOCK)
+        except OSError:
+            return None
 
     async def spawn(self, first: Frame) -> None:
         """Start the process and send it its first frame. Raises OSError when the system cannot."""

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-import sys
 import tempfile
 import time
 from collections import OrderedDict
@@ -37,8 +36,6 @@ _PROBES_PER_CHILD = 1000
 """The compiler keeps what it has compiled, some 0.1 MB each; then a new process begins."""
 _KEPT_VERDICTS = 1024
 _TOO_COSTLY = "is too costly to compile; make it smaller"
-_LINUX_CPU_CLOCK = 2
-"""The kernel names a process's clock by its inverted id, shifted, and this."""
 _MODULE = "inferwire_server.engines.openvino.probe_worker"
 _log = logging.getLogger(__name__)
 
@@ -109,14 +106,14 @@ class GrammarProbe:
 
     async def _complaint(self, grammar: Grammar) -> str:
         child = await self._ready_child()
-        before_s = _cpu_seconds(child)
+        before_s = child.cpu_seconds()
         child.send(Probe(*structured_output(grammar)))
         begun = time.monotonic()
         while True:
             with contextlib.suppress(TimeoutError):
                 verdict = await asyncio.wait_for(self._frames.get(), _LOOK_S)
                 return self._complaint_of(verdict, grammar)
-            now_s, waited_s = _cpu_seconds(child), time.monotonic() - begun
+            now_s, waited_s = child.cpu_seconds(), time.monotonic() - begun
             used_s = None if now_s is None or before_s is None else now_s - before_s
             if used_s is not None and used_s > _CPU_KILL_S:
                 await self._replace(child, "killed over a costly grammar")
@@ -193,13 +190,3 @@ def _not_running() -> EngineDown:
 
 def _field(grammar: Grammar) -> str:
     return f"structured_output.{grammar.kind.value}"
-
-
-def _cpu_seconds(child: ChildProcess) -> float | None:
-    """Processor time of a child so far, all threads together; None where the system does not tell."""
-    if sys.platform != "linux" or child.pid is None:
-        return None
-    try:
-        return time.clock_gettime(~child.pid << 3 | _LINUX_CPU_CLOCK)
-    except OSError:
-        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable, Sequence
 
@@ -11,6 +12,8 @@ from inferwire_server.domain.errors import Overloaded, ResumeLost
 from inferwire_server.domain.generation import FinishReason, TokenLogprob, TokenLogprobs
 from inferwire_server.engines.openvino.frames import Outcome
 from inferwire_server.engines.openvino.resumption import Replay
+
+_log = logging.getLogger(__name__)
 
 
 class OpenVinoStream:
@@ -43,7 +46,7 @@ class OpenVinoStream:
             return
         self.is_over = True
         self._leave(self.sequence)
-        asyncio.get_running_loop().call_soon(self._sink, Cancelled())
+        asyncio.get_running_loop().call_soon(self._tell, Cancelled())
 
     def deliver(self, token_ids: list[int], logprobs: list[float] | None) -> None:
         """New tokens from the worker."""
@@ -58,7 +61,7 @@ class OpenVinoStream:
             token_ids = token_ids[held:]
             logprobs = None if logprobs is None else logprobs[held:]
         if token_ids:
-            self._sink(Tokens(token_ids, () if logprobs is None else _logprobs(token_ids, logprobs)))
+            self._tell(Tokens(token_ids, () if logprobs is None else _logprobs(token_ids, logprobs)))
 
     def worker_ended(self, outcome: int, ending_id: int | None) -> None:
         """The worker let the sequence go."""
@@ -79,7 +82,13 @@ class OpenVinoStream:
         """Send the last event, unless there has been one."""
         if not self.is_over:
             self.is_over = True
+            self._tell(event)
+
+    def _tell(self, event: EngineEvent) -> None:
+        try:
             self._sink(event)
+        except Exception:  # noqa: BLE001 - one reader's fault must not become every stream's
+            _log.exception("a sink failed")
 
 
 def _logprobs(token_ids: Sequence[int], logprobs: Sequence[float]) -> list[TokenLogprobs]:

@@ -153,5 +153,5 @@ class Supervisor:
         if self._watch is None:
             if now - self._started_at > self._start_timeout_s:
                 worker.lose(f"it was not ready after {self._start_timeout_s:g} s", is_stuck=True)
-        elif self._watch.tick(now):
-            worker.lose(f"it was silent for more than {self._watch.bound_s:.1f} s", is_stuck=True)
+        elif self._watch.tick(now, worker.cpu_seconds()):
+            worker.lose(f"it was silent for too long (bound {self._watch.bound_s:.1f} s)", is_stuck=True)

@@ -9,19 +9,25 @@ HEARTBEAT_S = 0.25
 """An idle worker speaks this often."""
 MIN_SILENCE_S = 2.0
 SILENCE_PER_STEP = 10.0
+PATIENCE = 5.0
+"""How much longer a silent worker may take that uses processor time: more likely it is short of it than stuck."""
+BUSY_SHARE = 0.02
+"""Of a processor; what counts as using it."""
 _REMEMBERED_STEPS = 1024
 
 
 class SilenceWatch:
     """Tells a wedged worker from a long step.
 
-    The bound is max(2 s, 10 times the 99th percentile of step times). Silence is counted in ticks of the watcher,
-    so that a watcher which was itself held up (a stalled loop, a suspended machine) blames nobody.
+    The bound is max(2 s, 10 times the 99th percentile of step times), and PATIENCE times that for a worker that uses
+    processor time. Silence is counted in ticks of the watcher, so that a watcher which was itself held up (a stalled
+    loop, a suspended machine) blames nobody.
     """
 
     def __init__(self, step_times: Iterable[float], now: float) -> None:
         self._step_times = deque(step_times, maxlen=_REMEMBERED_STEPS)
         self._last_tick = now
+        self._last_cpu: float | None = None
         self._silence = 0.0
 
     def heard(self, step_seconds: float | None = None) -> None:
@@ -30,15 +36,24 @@ class SilenceWatch:
         if step_seconds is not None:
             self._step_times.append(step_seconds)
 
-    def tick(self, now: float) -> bool:
-        """Called about each HEARTBEAT_S; whether the worker has been silent for too long."""
-        self._silence += min(now - self._last_tick, 2 * HEARTBEAT_S)
-        self._last_tick = now
+    def tick(self, now: float, cpu_seconds: float | None) -> bool:
+        """Called about each HEARTBEAT_S; whether the worker has been silent for too long.
+
+        `cpu_seconds` is all the processor time that it has used so far, None where that is unknown.
+        """
+        elapsed = now - self._last_tick
+        is_busy = (
+            cpu_seconds is not None
+            and self._last_cpu is not None
+            and cpu_seconds - self._last_cpu > BUSY_SHARE * elapsed
+        )
+        self._silence += min(elapsed, 2 * HEARTBEAT_S) / (PATIENCE if is_busy else 1.0)
+        self._last_tick, self._last_cpu = now, cpu_seconds
         return self._silence > self.bound_s
 
     @property
     def bound_s(self) -> float:
-        """Seconds of silence that are one too many."""
+        """Seconds of silence, without the use of processor time, that are one too many."""
         return max(MIN_SILENCE_S, SILENCE_PER_STEP * self._p99())
 
     def _p99(self) -> float:
