@@ -143,7 +143,7 @@ class Metrics:
         self._ttft.observe(since_arrival_s)
 
     def tokens(self, generation: Generation, caller: Caller, count: int, gap_s: float | None) -> None:
-        self._output_tokens.inc(count)
+        self._output_tokens.total += count
         if gap_s is not None:
             self._gap.observe(gap_s)
 

@@ -54,10 +54,10 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self, request: generation_pb2.GenerateRequest, context: Context
     ) -> None:
         """Send the log as it grows; a reader that lags gets fewer, larger messages."""
-        message, write = translate.ResponseWriter(request.output, self._piece_bytes).message, context.write
+        encoded, write = translate.ResponseWriter(request.output, self._piece_bytes).encoded, context.write
         async with await self._open(request, is_streaming=True) as reading:
             interval_s = translate.progress_interval_s(request)
-            await deliver(reading, lambda event: write(message(event)), progress_interval_s=interval_s)
+            await deliver(reading, lambda event: write(encoded(event)), progress_interval_s=interval_s)
         context.set_trailing_metadata(load_trailer(self._load.utilization()))
 
     async def Tokenize(

@@ -47,28 +47,39 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         """Monotonic seconds."""
         self._identify = identify
         self._observer = observer
+        self._guarded: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Replace the handler by one that parses, guards and reports."""
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return handler
+        """Replace the handler by one that parses, guards and reports; made once for each method."""
         method = handler_call_details.method
-        metadata = dict(handler_call_details.invocation_metadata or ())
+        guarded = self._guarded.get(method)
+        if guarded is None:
+            handler = await continuation(handler_call_details)
+            if handler is None:
+                return None
+            guarded = self._guarded[method] = self._wrap(method, handler)
+        return guarded
+
+    def _wrap(self, method: str, handler: Any) -> grpc.RpcMethodHandler[Any, Any]:
         read = partial(_parse_each if handler.request_streaming else _parse, handler.request_deserializer)
         kind = "_".join("stream" if it else "unary" for it in (handler.request_streaming, handler.response_streaming))
-        guarded = self._guard(method, metadata, getattr(handler, kind), read, is_stream=handler.response_streaming)
+        guarded = self._guard(method, getattr(handler, kind), read, is_stream=handler.response_streaming)
         wrap: Callable[..., grpc.RpcMethodHandler[Any, Any]] = getattr(grpc, f"{kind}_rpc_method_handler")
-        return wrap(guarded, request_deserializer=None, response_serializer=handler.response_serializer)
+        return wrap(
+            guarded,
+            request_deserializer=None,
+            response_serializer=partial(_encoded, handler.response_serializer),
+        )
 
     def _guard(
-        self, method: str, metadata: Metadata, behaviour: Any, read: Callable[[Any], Any], *, is_stream: bool
+        self, method: str, behaviour: Any, read: Callable[[Any], Any], *, is_stream: bool
     ) -> Callable[[Any, Context], Awaitable[Any]]:
         async def guarded(encoded: Any, context: Context) -> Any:
+            metadata: Metadata = dict(context.invocation_metadata() or ())
             call = Call(method=method, arrived_at=time.monotonic(), trace_id=_trace_id(metadata))
             self.latest_call_at = call.arrived_at
             remaining = context.time_remaining()
@@ -160,6 +171,11 @@ def _parse(parse: Any, encoded: bytes) -> Any:
 async def _parse_each(parse: Any, encoded: AsyncIterator[bytes]) -> AsyncIterator[Any]:
     async for message in encoded:
         yield _parse(parse, message)
+
+
+def _encoded(serialize: Callable[[Any], bytes], message: Any) -> bytes:
+    """Handlers may write what is encoded already."""
+    return message if type(message) is bytes else serialize(message)
 
 
 def _departure(call: Call) -> ServiceError:

@@ -30,6 +30,7 @@ from inferwire_server.domain.generation import (
 )
 from inferwire_server.domain.model import ModelFacts, ModelState
 from inferwire_server.domain.request import Conversation, GenerationDraft, Message, Prompt, SamplingDraft
+from inferwire_server.rpc.delta_encoding import encoded_delta
 
 _GROUPS = frozenset({"sampling", "stop", "output", "structured_output", "scheduling", "cache", "expected_model"})
 
@@ -176,21 +177,31 @@ class ResponseWriter:
         self._with_text = output.text if output.HasField("text") else True
         self._with_ids = output.token_ids
 
-    def message(self, event: Event) -> generation_pb2.StreamGenerateResponse:
-        """One stream message."""
+    def encoded(self, event: Event) -> bytes:
+        """One stream message as it goes out."""
+        if type(event) is Delta and not event.logprobs:
+            token_ids = event.token_ids
+            return encoded_delta(
+                event.output_index,
+                event.token_offset,
+                len(token_ids),
+                event.text if self._with_text else "",
+                token_ids if self._with_ids else (),
+            )
+        return self._message(event).SerializeToString()
+
+    def _message(self, event: Event) -> generation_pb2.StreamGenerateResponse:
         response = generation_pb2.StreamGenerateResponse()
         if isinstance(event, Delta):
             delta = response.delta
-            if event.output_index:
-                delta.output_index = event.output_index
+            delta.output_index = event.output_index
             delta.token_offset = event.token_offset
             delta.token_count = len(event.token_ids)
             if self._with_text:
                 delta.text = event.text
             if self._with_ids:
                 delta.token_ids.extend(event.token_ids)
-            if event.logprobs:
-                self._fill_logprobs(delta.logprobs, event.logprobs)
+            self._fill_logprobs(delta.logprobs, event.logprobs)
         elif isinstance(event, Started):
             _fill_started(response.started, event)
         elif isinstance(event, OutputFinished):

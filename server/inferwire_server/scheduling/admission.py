@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from inferwire_server.domain.caller import Caller
 from inferwire_server.domain.engine import Engine, EngineRequest, EngineState
@@ -133,9 +134,9 @@ class Admission:
             kv_blocks=kv_blocks,
         )
         self._make_room(ticket, now)
-        self._places[session] = _Place(ticket, session.engine_requests())
+        place = self._places[session] = _Place(ticket, session.engine_requests())
         session.on_first_token = self._first_token
-        session.on_served = self._served
+        session.on_served = partial(self._served, place)
         self._pump()
         if session.phase is Phase.WAITING:
             self._arm_queue_time(session)
@@ -331,10 +332,8 @@ class Admission:
             self._estimator.first_token(run, self._clock())
         self._pump()
 
-    def _served(self, session: Session, count: int) -> None:
-        place = self._places.get(session)
-        if place is not None:
-            self._queue.charge(place.ticket, count)
+    def _served(self, place: _Place, session: Session, count: int) -> None:
+        self._queue.charge(place.ticket, count)
         self._reporter.output_served(session, count)
 
     def _engine_changed(self) -> None:

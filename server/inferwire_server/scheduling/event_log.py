@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from inferwire_server.domain.errors import ResumeLost, ServiceError
 from inferwire_server.domain.generation import (
@@ -224,15 +224,13 @@ class LogReader:
                 raise outcome
         return events
 
-    async def wait(self) -> None:
-        """Return when there is news."""
-        if not self.has_news():
-            await _woken(self._log._waiters)
+    def news(self) -> Awaitable[None]:
+        """Comes with the next write; for a reader that has taken everything."""
+        return _woken(self._log._waiters)
 
-    async def wait_for_end(self) -> None:
-        """Return when nothing more will be written."""
-        if self._log._outcome is None:
-            await _woken(self._log._end_waiters)
+    def end(self) -> Awaitable[None]:
+        """Comes with the last write; for a log that is open."""
+        return _woken(self._log._end_waiters)
 
 
 async def _woken(waiters: list[asyncio.Future[None]]) -> None:

@@ -72,7 +72,7 @@ class Reading:
         self._sending_since = None
         if not self._reader.has_news():
             self._hurries = 0
-            await self._reader.wait()
+            await self._reader.news()
         elif self._hurries < _MOST_HURRIES:
             self._hurries += 1
         elif not self._reader.has_outcome:
@@ -82,7 +82,8 @@ class Reading:
 
     async def all(self) -> list[Event]:
         """Every event, once the generation has ended. Raises the error that ended it."""
-        await self._reader.wait_for_end()
+        if not self._reader.has_outcome:
+            await self._reader.end()
         events: list[Event] = []
         while not self._reader.is_exhausted:
             events += self._take()

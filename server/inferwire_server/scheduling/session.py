@@ -274,20 +274,21 @@ class Session:
 
     def _on_engine_event(self, output: SessionOutput, event: EngineEvent) -> None:
         try:
-            self._take_event(output, event)
+            if type(event) is Tokens:
+                if self.phase is Phase.RUNNING and not output.is_finished:
+                    self._on_tokens(output, event)
+            else:
+                self._on_rare_event(output, event)
         except Exception as fault:  # noqa: BLE001 a sink must not raise: the engine serves others too
             self.end(record_fault(fault))
 
-    def _take_event(self, output: SessionOutput, event: EngineEvent) -> None:
-        if isinstance(event, Tokens):
-            if self.phase is Phase.RUNNING and not output.is_finished:
-                self._on_tokens(output, event)
-        elif isinstance(event, PrefillProgress):
+    def _on_rare_event(self, output: SessionOutput, event: EngineEvent) -> None:
+        if isinstance(event, PrefillProgress):
             self._prompt_tokens_done = event.prompt_tokens_done
         elif isinstance(event, PromptTokens):
             if self.phase is Phase.RUNNING:
                 self.log.prompt(PromptLogprobs(token_offset=0, tokens=event.tokens))
-        else:
+        elif not isinstance(event, Tokens):
             self._on_terminal(output, event)
 
     def _on_tokens(self, output: SessionOutput, event: Tokens) -> None:

@@ -37,6 +37,8 @@ class Staggering(Generic[T]):
 
         So the wait is at most twice the computing that it saves.
         """
+        if len(prompt_token_ids) < LEAST_SHARED_TOKENS:
+            return None
         candidates = self._leaders.get((namespace, tuple(prompt_token_ids[:LEAST_SHARED_TOKENS])), ())
         for leader in candidates:
             pairs = zip(leader.prompt_token_ids, prompt_token_ids, strict=False)
@@ -54,6 +56,8 @@ class Staggering(Generic[T]):
 
     def ended(self, leader: Leader[T]) -> list[T]:
         """Its first token came, or it never will: the followers to offer again. A second call changes nothing."""
+        if len(leader.prompt_token_ids) < LEAST_SHARED_TOKENS:
+            return []
         leaders = self._leaders.get(_key(leader), [])
         if leader in leaders:
             leaders.remove(leader)
