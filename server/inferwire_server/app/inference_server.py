@@ -131,6 +131,7 @@ class InferenceServer:
         self._background: list[asyncio.Task[None]] = []
         self._draining: asyncio.Task[None] | None = None
         self._limit: asyncio.Timeout | None = None
+        self._is_in_haste = False
         self._stopped = asyncio.Event()
 
     @property
@@ -198,6 +199,7 @@ class InferenceServer:
 
     async def close(self) -> None:
         """Stop at once: running work ends with DRAINING."""
+        self._is_in_haste = True
         self.drain(0.0)
         await self.until_stopped()
 
@@ -246,6 +248,8 @@ class InferenceServer:
 
     async def _until_calls_cease(self) -> None:
         """Go on refusing for a moment: a call that meets a closing gRPC server ends CANCELLED, without our hint."""
+        if self._is_in_haste:
+            return
         give_up_at = time.monotonic() + _LONGEST_UNREST_S
         while (now := time.monotonic()) < min(give_up_at, self._interceptor.latest_call_at + _QUIET_S):  # noqa: ASYNC110
             await asyncio.sleep(min(give_up_at, self._interceptor.latest_call_at + _QUIET_S) - now)
