@@ -36,6 +36,12 @@ MYPY_TARGETS := server/inferwire_server clients/python/src/inferwire tools tests
 	@.venv-stubs/bin/python $(PIP_INSTALL) -r requirements/stubs.txt
 	@touch $@
 
+.venv-checkov/.installed: requirements/checkov.txt
+	@echo "Installing checkov into .venv-checkov"
+	@tools/create_venv.sh .venv-checkov
+	@.venv-checkov/bin/python $(PIP_INSTALL) -r requirements/checkov.txt
+	@touch $@
+
 # --- what people type ----------------------------------------------------------------------------------------------
 
 .PHONY: help

@@ -17,3 +17,5 @@ compile server pyproject.toml --extra server --constraints requirements/dev.txt 
 compile cpu pyproject.toml --extra cpu --constraints requirements/dev.txt "$@"
 compile build --group build --constraints requirements/dev.txt "$@"
 compile stubs --group stubs "$@"
+compile checkov --group checkov "$@"
+compile sbom --group sbom "$@"
