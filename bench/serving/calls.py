@@ -36,16 +36,23 @@ class Received:
         replies = map(generation_pb2.GenerateResponse.FromString, self.messages)
         _require(all(r.usage.output_tokens == tokens_per_call for r in replies), "a reply was short")
 
+    def tokens(self, first: int, last: int) -> int:
+        """In the messages from `first` to before `last`, in the order of their coming."""
+        events = map(generation_pb2.StreamGenerateResponse.FromString, self.messages[first:last])
+        return sum(event.delta.token_count for event in events)
+
     @property
     def deltas(self) -> int:
         """Messages that carry tokens: all of a stream's but Started, Finished and Completed."""
         return len(self.messages) - 3 * self.calls
 
 
-async def streams(channel: grpc.aio.Channel, requests: Sequence[bytes], *, at_once: int) -> Received:
-    """Every request as a stream, `at_once` of them at a time."""
+async def streams(
+    channel: grpc.aio.Channel, requests: Sequence[bytes], *, at_once: int, into: Received | None = None
+) -> Received:
+    """Every request as a stream, `at_once` of them at a time; `into` can be looked at meanwhile."""
     call: Any = channel.unary_stream(_STREAM)
-    received = Received()
+    received = Received() if into is None else into
     waiting = iter(requests)
 
     async def caller() -> None:

@@ -29,8 +29,11 @@ UNARY_TOKENS = 16
 OVERLOAD = 4.0
 PACED_STEP_S = 0.02
 BRISK_STEP_S = 0.008
+PACED_WARM_UP_S, PACED_WINDOW_S = 0.5, 2.0
+"""Of streams that go on all the while: what opening and ending one costs is not in it."""
+UNARY_STEP_S = 0.001
 TURNS = 5
-TIME_S = 20.0
+TIME_S = 25.0
 """For the turns of one case."""
 
 
@@ -77,16 +80,11 @@ async def flooded(core: int | None) -> list[Figure]:
 
 async def paced(core: int | None, step_s: float, *, at_most: float | None) -> list[Figure]:
     """One token a stream every step; both servers have the same engine."""
-    rounds = 1
     async with AsyncExitStack() as stack:
         control = module_server("bench.serving.bare_server", "queue", str(step_s), core=core)
         queue = await stack.enter_async_context(control)
         ours = await _ours(stack, core, step_s=step_s)
-        tokens = round(2.0 / step_s)
-        taken = await _turns(
-            await _streaming(stack, queue, rounds=rounds, tokens=tokens),
-            await _streaming(stack, ours, rounds=rounds, tokens=tokens),
-        )
+        taken = await _turns(await _midstream(stack, queue, step_s), await _midstream(stack, ours, step_s))
     queues, served = zip(*taken, strict=True)
     name = f"CPU a token, 64 streams, a token every {1000 * step_s:g} ms, over a queue for each stream"
     return [_over(name, served, queues, None, at_most=at_most)]
@@ -96,11 +94,11 @@ async def unary(core: int | None) -> list[Figure]:
     """Sixteen tokens in one reply, 64 calls at once."""
     async with AsyncExitStack() as stack:
         bare = await stack.enter_async_context(module_server("bench.serving.bare_server", "flood", core=core))
-        ours = await _ours(stack, core, step_s=0.0)
+        ours = await _ours(stack, core, step_s=UNARY_STEP_S)
         taken = await _turns(
             await _calling(stack, bare, rounds=20),
             await _calling(stack, ours, rounds=20),
-            lambda: engine_alone(0.0, UNARY_TOKENS, rounds=20, per_call=True),
+            lambda: engine_alone(UNARY_STEP_S, UNARY_TOKENS, rounds=20, per_call=True),
         )
     bares, served, engines = zip(*taken, strict=True)
     return [_over("CPU a unary call of 16 tokens, 64 at once", served, bares, engines, at_most=1.15, unit="call")]
@@ -143,10 +141,9 @@ async def _ours(stack: AsyncExitStack, core: int | None, *, step_s: float) -> Se
     )
 
 
-async def _streaming(
-    stack: AsyncExitStack, server: ServerProcess, *, rounds: int, tokens: int = STREAM_TOKENS
-) -> Callable[[], Awaitable[Turn]]:
+async def _streaming(stack: AsyncExitStack, server: ServerProcess, *, rounds: int) -> Callable[[], Awaitable[Turn]]:
     channel = await stack.enter_async_context(server.channel())
+    tokens = STREAM_TOKENS
     requests = calls.different_requests(STREAMS * rounds, tokens)
 
     async def turn() -> Turn:
@@ -156,6 +153,26 @@ async def _streaming(
         received.check_streams(tokens)
         total = received.calls * tokens
         return Turn(used / total, total / received.deltas)
+
+    return turn
+
+
+async def _midstream(stack: AsyncExitStack, server: ServerProcess, step_s: float) -> Callable[[], Awaitable[Turn]]:
+    channel = await stack.enter_async_context(server.channel())
+    tokens = round((PACED_WARM_UP_S + PACED_WINDOW_S + 0.5) / step_s)
+    requests = calls.different_requests(STREAMS, tokens)
+
+    async def turn() -> Turn:
+        received = calls.Received()
+        reading = asyncio.create_task(calls.streams(channel, requests, at_once=STREAMS, into=received))
+        await asyncio.sleep(PACED_WARM_UP_S)
+        first, began = len(received.messages), server.cpu_s()
+        await asyncio.sleep(PACED_WINDOW_S)
+        last, used = len(received.messages), server.cpu_s() - began
+        await reading
+        received.check_streams(tokens)
+        in_window = received.tokens(first, last)
+        return Turn(used / in_window, in_window / (last - first))
 
     return turn
 

@@ -25,6 +25,8 @@ from openvino_genai import GenerationFinishReason, GenerationStatus
 
 from inferwire_server.engines.openvino.frames import Add, Load, Outcome, Step
 
+TokenIds = npt.NDArray[np.int64]
+
 _COMPANION = 0
 """Sequence number that the parent does not use."""
 _COMPANION_TOKENS = 31
@@ -35,20 +37,23 @@ COMPANION_BLOCKS = 2
 class _Sequence:
     """A request in the pipeline."""
 
-    __slots__ = ("beginning", "ending", "handle", "is_reading", "is_unwanted", "wants_logprobs", "watched_ids")
+    __slots__ = ("ending", "handle", "is_unwanted", "prompt", "steps_with_tokens", "wants_logprobs", "watched_ids")
 
-    def __init__(self, handle: openvino_genai.GenerationHandle, add: Add, beginning: int) -> None:
+    def __init__(self, handle: openvino_genai.GenerationHandle, add: Add, prompt: TokenIds) -> None:
         self.handle = handle
-        self.beginning = beginning
-        """The prompt's first token."""
-        self.is_reading = True
-        """Whether its prompt is not read to the end yet."""
+        self.prompt = prompt
+        self.steps_with_tokens = 0
         self.is_unwanted = False
         """Cancelled, but the pipeline has not been told yet."""
         self.wants_logprobs = add.settings["logprobs"] > 0
         self.watched_ids = add.watched_ids
         self.ending: tuple[Outcome, int | None] | None = None
         """What to report when the next step has freed its blocks."""
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether its prompt is not read to the end yet."""
+        return self.steps_with_tokens == 0
 
 
 class Batch:
@@ -57,8 +62,8 @@ class Batch:
     def __init__(self, pipeline: openvino_genai.ContinuousBatchingPipeline, load: Load) -> None:
         self._pipeline = pipeline
         self._prefix_caching = load.prefix_caching
-        self._has_companion = load.has_companion
-        self._waiting: dict[int, tuple[Add, npt.NDArray[np.int64]]] = {}
+        self._is_exact = load.is_exact
+        self._waiting: dict[int, tuple[Add, TokenIds]] = {}
         self._sequences: dict[int, _Sequence] = {}
         self._never_ran: list[tuple[int, int, int | None]] = []
         """Ends to report of sequences that the pipeline has not seen."""
@@ -87,7 +92,7 @@ class Batch:
 
     def step(self) -> Step:
         """Advance every request by a token or a chunk of its prompt."""
-        if self._has_companion and _COMPANION not in self._sequences:
+        if self._is_exact and _COMPANION not in self._sequences:
             self.add(_companion())
         self._admit()
         started = time.perf_counter()
@@ -101,7 +106,7 @@ class Batch:
             if end is None:
                 ids, logprobs, end = _read(running)
                 if ids:
-                    running.is_reading = False
+                    running.steps_with_tokens += 1
                     if running.is_unwanted and end is None:
                         _drop(running, (Outcome.CANCELLED, None))
                     elif number != _COMPANION:
@@ -115,16 +120,18 @@ class Batch:
 
     def _admit(self) -> None:
         """Let those in that begin unlike every prompt that is being read."""
-        beginnings = {each.beginning for each in self._sequences.values() if each.is_reading}
+        sequences = self._sequences.values()
+        beginnings = {int(each.prompt[0]) for each in sequences if each.is_reading}
+        just_read = [each.prompt for each in sequences if each.steps_with_tokens == 1] if self._is_exact else []
         for number, (add, prompt) in list(self._waiting.items()):
             beginning = int(prompt[0])
-            if self._prefix_caching and beginning in beginnings:
-                continue
+            has_to_wait = beginning in beginnings or any(_leaves_one_token(prompt, other) for other in just_read)
             beginnings.add(beginning)
-            del self._waiting[number]
-            self._enter(add, prompt, beginning)
+            if not (has_to_wait and self._prefix_caching):
+                del self._waiting[number]
+                self._enter(add, prompt)
 
-    def _enter(self, add: Add, prompt: npt.NDArray[np.int64], beginning: int) -> None:
+    def _enter(self, add: Add, prompt: TokenIds) -> None:
         try:
             config = openvino_genai.GenerationConfig(**add.settings)
             if add.grammar is not None:
@@ -135,7 +142,16 @@ class Batch:
             sys.stderr.write(f"sequence {add.sequence} refused by the pipeline: {error}\n")
             self._never_ran.append((add.sequence, Outcome.REFUSED.value, None))
         else:
-            self._sequences[add.sequence] = _Sequence(handle, add, beginning)
+            self._sequences[add.sequence] = _Sequence(handle, add, prompt)
+
+
+def _leaves_one_token(prompt: TokenIds, other: TokenIds) -> bool:
+    """Whether a prompt would find all of itself but the last token in the cache, were another one's end still there.
+
+    A single token is read by another kernel than several, and differs in the last bits. A step later the other
+    sequence has gone on, its last block is no longer the end of its prompt, and several tokens are read again.
+    """
+    return len(prompt) - len(other) in (0, 1) and bool(np.array_equal(prompt[: len(other)], other))
 
 
 def _companion() -> Add:

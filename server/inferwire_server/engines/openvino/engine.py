@@ -268,7 +268,7 @@ def _load_frame(options: OpenVinoOptions) -> Load:
         max_running=options.max_running,
         max_batched_tokens=options.max_batched_tokens,
         prefix_caching=options.prefix_caching,
-        has_companion=options.profile is Profile.EXACT,
+        is_exact=options.profile is Profile.EXACT,
         has_grammars=options.has_grammars,
         vocabulary_size=options.vocabulary_size,
         max_context_tokens=options.max_context_tokens,

@@ -46,8 +46,8 @@ class Load(NamedTuple):
     max_running: int
     max_batched_tokens: int
     prefix_caching: bool
-    has_companion: bool
-    """Whether a sequence of the worker's own keeps lone ones company."""
+    is_exact: bool
+    """Whether the last bits matter too."""
     has_grammars: bool
     vocabulary_size: int
     max_context_tokens: int

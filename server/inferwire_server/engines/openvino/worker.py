@@ -28,7 +28,7 @@ def _load(load: Load) -> openvino_genai.ContinuousBatchingPipeline:
         scheduler.num_kv_blocks = load.kv_blocks
     else:
         scheduler.cache_size = load.kv_gib
-    scheduler.max_num_seqs = load.max_running + load.has_companion
+    scheduler.max_num_seqs = load.max_running + load.is_exact
     scheduler.max_num_batched_tokens = load.max_batched_tokens
     scheduler.dynamic_split_fuse = True
     scheduler.enable_prefix_caching = load.prefix_caching
@@ -52,7 +52,7 @@ def _try_out(pipeline: openvino_genai.ContinuousBatchingPipeline, load: Load) ->
         usage_percent = usage_percent or pipeline.get_metrics().cache_usage
     blocks_in_use = -(-length // load.block_tokens)
     kv_blocks = load.kv_blocks or round(blocks_in_use * 100 / usage_percent)
-    usable = kv_blocks - COMPANION_BLOCKS if load.has_companion else kv_blocks
+    usable = kv_blocks - COMPANION_BLOCKS if load.is_exact else kv_blocks
     return Ready(usable, pipeline.get_metrics().cache_size_in_bytes, step_times)
 
 
