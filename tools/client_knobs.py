@@ -48,6 +48,8 @@ def _default(value: Any) -> str:
         return "required"
     if value is None:
         return "none"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
     return f"`{value.value}`" if isinstance(value, enum.Enum) else f"`{value:g}`"
 
 

@@ -67,7 +67,7 @@ class Attempt:
     def failed(self, failure: Failure, decision: Decision) -> None:
         """It ended otherwise: tell breaker and throttle what the decision says."""
         now = self._fleet.clock()
-        if decision.breaker is BreakerOutcome.FAILURE:
+        if decision.breaker is BreakerOutcome.FAILURE and self.link.state.is_to_blame(self._began, now):
             self._permit.failure(now)
         else:
             self._permit.abandon()

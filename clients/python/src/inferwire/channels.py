@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from inferwire.health_watch import watch_health
+from inferwire.health_watch import watch_connection, watch_health
 from inferwire.methods import Method
 from inferwire.observation import Announcer, BreakerChanged, Observer
 from inferwire.policy.breaker import BreakerState
@@ -68,6 +68,7 @@ class Link:
             breaker=config.breaker,
             throttle=config.throttle,
             rng=rng,
+            stands_for_many=endpoint.stands_for_many,
             breaker_changed=self._breaker_changed,
         )
         self._announcer = announcer
@@ -75,7 +76,10 @@ class Link:
         """Whether its address is gone, so that it should close after its last call."""
         self._callables: dict[Method, Any] = {}
         self.channel = grpc.aio.insecure_channel(endpoint.target, options=channel_options(config))
-        self._watching = asyncio.create_task(watch_health(self.channel, self._said, rng), name=f"health {endpoint.key}")
+        # What one of many servers says of itself is no reason to leave them all.
+        is_name = endpoint.stands_for_many
+        watch = watch_connection(self.channel, self._said) if is_name else watch_health(self.channel, self._said, rng)
+        self._watching = asyncio.create_task(watch, name=f"health {endpoint.key}")
 
     def __repr__(self) -> str:
         return repr(self.state)

@@ -39,6 +39,14 @@ async def watch_health(channel: grpc.aio.Channel, said: Callable[[bool | None], 
         failures += 1
 
 
+async def watch_connection(channel: grpc.aio.Channel, said: Callable[[bool | None], None]) -> None:
+    """The same for a name that stands for many servers: True while connected, None otherwise. Asks none of them."""
+    while True:
+        state = channel.get_state(try_to_connect=True)
+        said(True if state is grpc.ChannelConnectivity.READY else None)
+        await channel.wait_for_state_change(state)
+
+
 def _status(answer: bytes) -> int:
     """The enum in field 1 of a HealthCheckResponse; the unknown default is not there at all."""
     return answer[1] if len(answer) >= 2 and answer[0] == 0x08 else 0

@@ -20,6 +20,8 @@ class Endpoint:
     """gRPC target with a fixed address, or a name that is not ours to resolve."""
     source: str
     """The target in the settings that this endpoint stands for."""
+    stands_for_many: bool = False
+    """Whether something else balances behind it, so that another attempt may reach another server."""
 
     @property
     def key(self) -> str:
@@ -97,12 +99,18 @@ class Regions:
         kept = [region for region in config.regions if allowed is None or region.name in allowed]
         self._regions = sorted(kept, key=lambda region: region.priority)
         self._health = {region.name: RegionHealth(region.name, config.failover) for region in self._regions}
+        self._names: dict[str, tuple[str, int]] = {}
+        """Configured targets that are names for us to resolve, with host and port."""
         self._endpoints: dict[str, tuple[Endpoint, ...]] = {}
         """Configured target to what it stands for now."""
         for region in self._regions:
             for source in region.endpoints:
-                fixed = (Endpoint(region.priority, region.name, source, source),)
-                self._endpoints[source] = () if host_and_port(source) else fixed
+                name = None if region.mesh else host_and_port(source)
+                if name is not None:
+                    self._names[source], self._endpoints[source] = name, ()
+                else:
+                    is_mesh = region.mesh or source.startswith("xds:")
+                    self._endpoints[source] = (Endpoint(region.priority, region.name, source, source, is_mesh),)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -119,8 +127,7 @@ class Regions:
 
     def unresolved(self) -> Mapping[str, tuple[str, int]]:
         """Configured targets that are names, with the host and port to resolve."""
-        hosts = {source: host_and_port(source) for source in self._endpoints}
-        return {source: host for source, host in hosts.items() if host is not None}
+        return self._names
 
     def resolve(self, source: str, addresses: Iterable[str]) -> None:
         """Set the addresses, each as `1.2.3.4:50051` or `[::1]:50051`, that a configured name stands for."""

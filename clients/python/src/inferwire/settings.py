@@ -185,6 +185,8 @@ class Region(_Checked):
     """gRPC targets as in `10.0.0.1:50051` or `dns:///infer.eu.svc:50051`; names are resolved and refreshed."""
     priority: CountOrZero = 0
     """Smaller is nearer; regions of equal priority share the traffic."""
+    mesh: bool = False
+    """A mesh or a proxy balances behind each name: it stays one endpoint that may be tried again. Implied by `xds:`."""
 
     def _conflicts(self) -> Iterator[tuple[str, str]]:
         if not self.name:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 
 from inferwire.policy.breaker import Breaker, BreakerState, StateChanged
@@ -24,6 +25,7 @@ class EndpointState:
         breaker: BreakerPolicy,
         throttle: ThrottlePolicy,
         rng: Random,
+        stands_for_many: bool = False,
         breaker_changed: StateChanged | None = None,
     ) -> None:
         self.key = key
@@ -31,6 +33,8 @@ class EndpointState:
         self.region = region
         self.priority = priority
         """Of the region; smaller is nearer."""
+        self.stands_for_many = stands_for_many
+        """Whether something else balances behind it: a call that failed there may go there again."""
         self.breaker = Breaker(key, breaker, rng, changed=breaker_changed)
         self.throttle = AdaptiveThrottle(throttle)
         self.first_token = FirstTokenTime()
@@ -39,6 +43,7 @@ class EndpointState:
         self.outstanding = 0.0
         """Work that it holds for this client, in any one unit."""
         self._pushes_back_until = 0.0
+        self._blamed_at = -math.inf
 
     def begin(self, work: float = 1.0) -> None:
         """Count work sent to it."""
@@ -55,6 +60,17 @@ class EndpointState:
     def pushes_back(self, now: float) -> bool:
         """Whether it asked for time that has not passed."""
         return now < self._pushes_back_until
+
+    def is_to_blame(self, began: float, now: float) -> bool:
+        """Whether the failure of an attempt that `began` then counts. Both in monotonic seconds.
+
+        Behind a name for many servers, calls lost together are one loss: a failure counts only if its attempt began
+        after the last one that did.
+        """
+        counts = not self.stands_for_many or began > self._blamed_at
+        if counts:
+            self._blamed_at = now
+        return counts
 
     @property
     def is_healthy(self) -> bool:

@@ -93,7 +93,8 @@ class Picker:
     ) -> LocalReason | None:
         if endpoint.is_serving is False:
             return LocalReason.NOT_SERVING
-        if visits.has_tried(endpoint.key) and not (may_return and visits.may_return(endpoint.key, now)):
+        is_tried = visits.has_tried(endpoint.key) and not endpoint.stands_for_many
+        if is_tried and not (may_return and visits.may_return(endpoint.key, now)):
             return LocalReason.ALREADY_TRIED
         if fits_within_s is not None and (endpoint.first_token.expected_s or 0.0) > fits_within_s:
             return LocalReason.TOO_SLOW
@@ -103,7 +104,7 @@ class Picker:
         self, endpoints: list[EndpointState], shares: Mapping[str, float], visits: Visits, now: float
     ) -> EndpointState:
         held_back = {region for region, share in shares.items() if self._chance(1.0 - share)}
-        others = [one for one in endpoints if one.key != visits.last]
+        others = [one for one in endpoints if one.key != visits.last or one.stands_for_many]
         preferred = [
             one
             for one in others
