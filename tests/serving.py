@@ -50,7 +50,8 @@ class Serving:
     def outcomes(self) -> dict[str, int]:
         """How many requests for a generation ended how."""
         samples = [s for family in self.server.metrics.registry.collect() for s in family.samples]
-        return {s.labels["outcome"]: int(s.value) for s in samples if s.name == "inferwire_generations_total"}
+        ended = [s for s in samples if s.name == "inferwire_generations_total" and s.value]
+        return {s.labels["outcome"]: int(s.value) for s in ended}
 
     @property
     def calls_under_way(self) -> int:

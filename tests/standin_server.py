@@ -34,7 +34,8 @@ class StandinServer:
         page = await asyncio.to_thread(self._page)
         samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
         named = {sample.name: sample.value for sample in samples if set(sample.labels) == {"model"}}
-        outcomes = {f"outcome:{s.labels['outcome']}": s.value for s in samples if "outcome" in s.labels}
+        ended = [s for s in samples if s.name == "inferwire_generations_total" and s.value]
+        outcomes = {f"outcome:{s.labels['outcome']}": s.value for s in ended}
         return named | outcomes
 
     async def until_gauges(self, expected: dict[str, float], within_s: float = 30.0) -> None:

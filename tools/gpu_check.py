@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,9 @@ from inferwire_server.domain.errors import EngineDown
 from inferwire_server.domain.generation import Sampling
 from inferwire_server.engines.tensorrt_llm.checkpoint import Checkpoint, read_checkpoint
 from inferwire_server.engines.tensorrt_llm.engine import TensorRTEngine
-from inferwire_server.engines.tensorrt_llm.gpu import GpuReader
 from inferwire_server.engines.tensorrt_llm.installation import require_installed
 from inferwire_server.engines.tensorrt_llm.options import Options
+from inferwire_server.observability.gpus import GpuReader
 
 from tests.engines.tensorrt_llm.recorded_names import differences, recorded
 
@@ -206,7 +207,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "packages": versions,
-        "gpus": GpuReader().read(),
+        "gpus": [asdict(reading) for reading in GpuReader().read()],
     }
 
 

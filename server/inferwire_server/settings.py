@@ -53,6 +53,12 @@ class Settings(BaseSettings):
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 9090
     """Prometheus page on the same host; 0 picks a free port."""
     metrics_enabled: bool = True
+    metrics_alias: bool = False
+    """Serve a page at /prometheus/metrics as well, with the gauges that pickers for TensorRT-LLM's server read."""
+    metrics_tenants: Annotated[frozenset[str], Field(max_length=32)] = frozenset()
+    """Tenants that metrics show by name; all others are `other`."""
+    price_per_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """What this server costs, in any currency; the metrics page then says what a million tokens cost."""
     region: str = ""
     reflection: bool = True
 

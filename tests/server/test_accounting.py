@@ -132,13 +132,17 @@ async def test_two_hundred_calls_of_every_fate_add_up_exactly() -> None:
 async def test_calls_are_counted_by_method_code_and_reason() -> None:
     plans = PlanBook((("boom", Plan(mishap=Fail(lambda: ValueError("no"), after=2))),))
     async with serving(plans=plans) as server:
-        method = "/inferwire.v1.InferenceService/Generate"
+        method = {
+            "grpc_type": "unary",
+            "grpc_service": "inferwire.v1.InferenceService",
+            "grpc_method": "Generate",
+        }
         await server.inference.Generate(request())
         await refusal(server.inference.Generate(request("boom")))
         await refusal(server.inference.Generate(request(model="nobody")))
         await until(lambda: server.calls_under_way == 0)
         for code in ("OK", "INTERNAL", "NOT_FOUND"):
-            assert server.sample("grpc_server_handled_total", grpc_method=method, grpc_code=code) == 1
+            assert server.sample("grpc_server_handled_total", **method, grpc_code=code) == 1
         assert server.sample("inferwire_refusals_total", reason="MODEL_NOT_FOUND") == 1
         assert server.sample("inferwire_refusals_total", reason="INTERNAL") == 1
         assert server.outcomes() == {"ok": 1, "internal_error": 1, "model_not_found": 1}
@@ -149,6 +153,8 @@ async def test_tokens_of_every_output_are_counted_and_the_prompt_once() -> None:
         answer = await server.inference.Generate(request(output={"count": 3}))
         assert server.sample("inferwire_output_tokens_total") == answer.usage.output_tokens == 48
         assert server.sample("inferwire_prompt_tokens_total") == answer.usage.prompt_tokens
-        assert server.sample("inferwire_time_to_first_token_seconds_count") == 1
+        labels = {"model": "scripted@1", "priority": "standard"}
+        assert server.sample("inferwire_time_to_first_token_seconds_count", **labels) == 1
         assert server.sample("inferwire_inter_token_seconds_count") == 45
-        assert server.sample("inferwire_queue_seconds_count") == 1
+        assert server.sample("inferwire_prefill_seconds_count") == 1
+        assert server.sample("inferwire_queue_seconds_count", **labels) == 1

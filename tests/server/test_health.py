@@ -121,7 +121,7 @@ async def test_the_engine_restarts_by_itself_and_the_next_answer_is_right() -> N
         after = await server.inference.Generate(request(sampling={"seed": 1}))
         assert after.outputs[0].text == before.outputs[0].text
         assert (await server_status(server)).engine_restarts == 1
-        assert server.sample("inferwire_engine_restarts") == 1
+        assert server.sample("inferwire_engine_restarts_total") == 1
 
 
 async def test_startup_turns_once_and_liveness_never_does() -> None:

@@ -14,7 +14,7 @@ def registry() -> CollectorRegistry:
 
 @pytest.fixture
 def tallies(registry: CollectorRegistry) -> TallyCollector:
-    collector = TallyCollector("model", "m@1")
+    collector = TallyCollector(model="m@1")
     registry.register(collector)
     return collector
 

@@ -15,8 +15,11 @@ from inferwire_server.app.served_model import ServedModel
 from inferwire_server.domain.caller import Caller
 from inferwire_server.domain.errors import Draining, EngineDown
 from inferwire_server.domain.generation import Generation
-from inferwire_server.observability.metrics import Metrics, Snapshot
+from inferwire_server.observability.gpus import GpuReader, GpuSampler
+from inferwire_server.observability.loop_reading import LoopReading
+from inferwire_server.observability.metrics import Metrics
 from inferwire_server.observability.metrics_page import MetricsPage
+from inferwire_server.observability.server_gauges import Snapshot
 from inferwire_server.rpc.call import Metadata
 from inferwire_server.rpc.health import Health
 from inferwire_server.rpc.inference import InferenceServicer
@@ -25,6 +28,7 @@ from inferwire_server.rpc.models import ModelServicer
 from inferwire_server.rpc.operations import OperationsServicer
 from inferwire_server.rpc.server import SERVICES, Servicers, build_server
 from inferwire_server.rpc.server_info import ServerInfo
+from inferwire_server.rpc.status import CODES, REASONS
 from inferwire_server.scheduling.admission import Admission
 from inferwire_server.scheduling.admission_policy import AdmissionPolicy, Bounds
 from inferwire_server.scheduling.cache_sharing import SoleTenant
@@ -66,7 +70,14 @@ class InferenceServer:
         self.failure = ""
         """Why it ends by itself: an engine that cannot come back; empty when it does not."""
         self.lifecycle = Lifecycle(engine.health)
-        self.metrics = Metrics(model.facts.qualified_name)
+        self.metrics = Metrics(
+            model.facts.qualified_name,
+            codes=CODES,
+            reasons=REASONS,
+            tenants=settings.metrics_tenants,
+            price_per_hour=settings.price_per_hour,
+            region=settings.region,
+        )
         self._queue: FairQueue[Session] = FairQueue(weights=settings.tenant_weights)
         reporter = LoadReporter(engine, self._queue)
         self._admission = Admission(
@@ -83,7 +94,7 @@ class InferenceServer:
         self.sessions = Sessions(
             self.intake,
             self._admission,
-            self.metrics,
+            self.metrics.generations,
             self._make_text,
             SessionBounds(
                 stall_time_s=settings.stall_time,
@@ -94,7 +105,10 @@ class InferenceServer:
         engine.subscribe(self._look_for_loss)
         self.health = Health(SERVICES)
         self.lifecycle.subscribe(lambda: self.health.ready(self.lifecycle.is_ready))
-        self.metrics.bind_gauges(self._snapshot)
+        self._snapshots = LoopReading(self._snapshot)
+        self.metrics.bind_gauges(self._snapshots)
+        self._gpus = GpuSampler(GpuReader())
+        self.metrics.bind_gpus(lambda: self._gpus.latest)
         self._canary = Canary(
             engine,
             self.lifecycle,
@@ -103,7 +117,7 @@ class InferenceServer:
             timeout_s=settings.canary_timeout,
             observe=self.metrics.canary,
         )
-        self._interceptor = CallInterceptor(self._identify, self.metrics)
+        self._interceptor = CallInterceptor(self._identify, self.metrics.calls)
         self._server = build_server(
             Servicers(
                 inference=InferenceServicer(
@@ -215,13 +229,18 @@ class InferenceServer:
                 "or the host is no address of this machine (--host)"
             )
         if settings.metrics_enabled:
+            self._snapshots.attach()
+            alias = self.metrics.alias_registry if settings.metrics_alias else None
             try:
-                self._metrics_page = MetricsPage.serve(self.metrics.registry, settings.host, settings.metrics_port)
+                self._metrics_page = MetricsPage.serve(
+                    self.metrics.registry, settings.host, settings.metrics_port, alias
+                )
             except OSError as error:
                 raise ServerError(
                     f"cannot serve metrics on {settings.host}:{settings.metrics_port}: {error.strerror}; "
                     "choose another by --metrics-port"
                 ) from None
+            self._gpus.start()
 
     async def _drain(self, limit: asyncio.Timeout, settle_s: float) -> None:
         with suppress(TimeoutError):
@@ -255,6 +274,7 @@ class InferenceServer:
             await asyncio.sleep(min(give_up_at, self._interceptor.latest_call_at + _QUIET_S) - now)
 
     async def _close_metrics(self) -> None:
+        self._gpus.stop()
         if self._metrics_page is not None:
             await asyncio.to_thread(self._metrics_page.close)
 
@@ -290,14 +310,19 @@ class InferenceServer:
         )
 
     def _snapshot(self) -> Snapshot:
-        health = self.model.engine.health()
+        engine, health = self.model.engine, self.model.engine.health()
+        capabilities = None if self.lifecycle.state is ServerState.STARTING else engine.capabilities
         return Snapshot(
             waiting=self._queue.waiting,
             waiting_prompt_tokens=self._queue.waiting_prompt_tokens,
             running=self._queue.running,
-            engine=self.model.engine.load(),
-            engine_restarts=health.restarts,
-            is_ready=self.lifecycle.state is ServerState.SERVING and self.lifecycle.is_ready,
+            engine=engine.load(),
+            health=health,
+            is_ready=self.lifecycle.is_ready,
+            is_draining=self.is_draining,
+            kv_blocks=capabilities.kv_blocks if capabilities else None,
+            kv_block_tokens=capabilities.kv_block_tokens if capabilities else None,
+            tenants={view.tenant: (view.waiting, view.running) for view in self._queue.tenants()},
         )
 
     def _info(self) -> ServerInfo:

@@ -1,114 +1,64 @@
-"""Every metric of the server is declared here. What happens for each token is a tally, which needs no lock."""
+"""Every metric of the server is declared here or in the rooms that this one opens. What is counted is a tally."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import version
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
-from inferwire_server.domain.caller import Caller
-from inferwire_server.domain.engine import EngineLoad
-from inferwire_server.domain.errors import CancelledByCaller, Expired, ServiceError, WouldExceed
-from inferwire_server.domain.generation import Completed, Generation
-from inferwire_server.observability.engine_gauges import EngineGauges
+from inferwire_server.observability.buckets import FIRST_TOKEN_BUCKETS
+from inferwire_server.observability.call_metrics import CallMetrics
+from inferwire_server.observability.generation_metrics import GenerationMetrics
+from inferwire_server.observability.gpus import GpuGauges, GpuReading
+from inferwire_server.observability.server_gauges import ServerGauges, Snapshot, TrtllmGauges
 from inferwire_server.observability.tallies import TallyCollector
-
-_LATENCY_BUCKETS = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0, 120.0,
-)  # fmt: skip
-_GAP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What gauges show, read at each scrape."""
-
-    waiting: int
-    waiting_prompt_tokens: int
-    running: int
-    engine: EngineLoad
-    engine_restarts: int
-    is_ready: bool
+from inferwire_server.observability.tenant_names import TenantNames
 
 
 class Metrics:
-    """Observes generations and calls; owns a registry of its own."""
+    """Owns a registry of its own, and another for the alias page."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(
+        self,
+        model: str,
+        *,
+        codes: Iterable[str],
+        reasons: Iterable[str],
+        tenants: Iterable[str] = (),
+        price_per_hour: float | None = None,
+        region: str = "",
+    ) -> None:
+        """`codes` and `reasons` are all that calls can end with; `tenants` are shown by name, others as `other`."""
         self.registry = CollectorRegistry()
-        tallies = TallyCollector("model", model)
-        self.registry.register(tallies)
-        histogram, counter = tallies.histogram, tallies.counter
-
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(name, text, ("model",), registry=self.registry).labels(model)
-
-        self._ttft = histogram(
-            "inferwire_time_to_first_token_seconds", "Arrival to the first token of a generation.", _LATENCY_BUCKETS
-        )
-        self._gap = histogram(
-            "inferwire_inter_token_seconds",
-            "Between an output's consecutive engine steps that brought tokens.",
-            _GAP_BUCKETS,
-        )
-        self._queue = histogram("inferwire_queue_seconds", "Arrival to the engine.", _LATENCY_BUCKETS)
-        self._prefill = histogram(
-            "inferwire_prefill_seconds", "From the engine's taking a generation to its first token.", _LATENCY_BUCKETS
-        )
-        self._decode = histogram("inferwire_decode_seconds", "First token to the end.", _LATENCY_BUCKETS)
-        self._end_to_end = histogram("inferwire_request_seconds", "Arrival to the end.", _LATENCY_BUCKETS)
-        self._prompt_tokens = counter("inferwire_prompt_tokens", "Prompt tokens of generations the engine took.")
-        self._output_tokens = counter("inferwire_output_tokens", "Output tokens the engine produced.")
-        self._cached_tokens = counter("inferwire_cached_tokens", "Prompt tokens taken from the prefix cache.")
-        self._outcomes = Counter(
-            "inferwire_generations",
-            "Requests for a generation by how they ended, refused ones included.",
-            ("model", "outcome"),
-            registry=self.registry,
-        )
+        self.alias_registry = CollectorRegistry()
         self._model = model
-        self._bound_outcomes: dict[str, Counter] = {}
-        self._calls = Counter(
-            "grpc_server_handled", "Finished calls.", ("grpc_method", "grpc_code"), registry=self.registry
+        self._tenants = TenantNames(tenants)
+        of_model, of_calls = TallyCollector(model=model), TallyCollector()
+        self.generations = GenerationMetrics(of_model, self._tenants)
+        self.calls = CallMetrics(of_calls, codes, reasons)
+        self._canary_seconds = of_model.histogram(
+            "inferwire_canary_seconds", "One-token generations that probe the engine.", FIRST_TOKEN_BUCKETS
         )
-        self._started_calls = Counter("grpc_server_started", "Started calls.", ("grpc_method",), registry=self.registry)
-        self._call_seconds = Histogram(
-            "grpc_server_handling_seconds",
-            "Duration of calls.",
-            ("grpc_method",),
-            registry=self.registry,
-            buckets=_LATENCY_BUCKETS,
+        self._canary_failures = of_model.counter(
+            "inferwire_canary_failures", "Probes of the engine that did not finish."
         )
-        self._refusals = Counter(
-            "inferwire_refusals", "Refused or failed calls by reason.", ("reason",), registry=self.registry
-        )
-        self._running = gauge("inferwire_running_generations", "Generations on the engine.")
-        self._waiting = gauge("inferwire_waiting_generations", "Generations waiting for the engine.")
-        self._waiting_tokens = gauge("inferwire_waiting_prompt_tokens", "Prompt tokens waiting for the engine.")
-        self._kv_used = gauge("inferwire_kv_cache_usage_ratio", "Share of KV cache blocks in use or reserved, 0 to 1.")
-        self._batch = gauge("inferwire_batch_size", "Sequences in the latest engine step.")
-        self._step = gauge("inferwire_step_seconds", "Duration of the latest engine step.")
-        self._ready = gauge("inferwire_ready", "1 when readiness is SERVING.")
-        self._restarts = gauge("inferwire_engine_restarts", "Engine restarts since the process started.")
-        self._canary_seconds = histogram(
-            "inferwire_canary_seconds", "One-token generations that probe the engine.", _LATENCY_BUCKETS
-        )
-        self._canary_failures = counter("inferwire_canary_failures", "Probes of the engine that did not finish.")
-        self._call_children: dict[str, tuple[Counter, Histogram]] = {}
-        self._handled_children: dict[tuple[str, str], Counter] = {}
+        for collector in (of_model, of_calls, _Build(model, region)):
+            self.registry.register(collector)
+        if price_per_hour is not None:
+            self.registry.register(_Price(model, price_per_hour, self._tokens))
 
-    def bind_gauges(self, snapshot: Callable[[], Snapshot]) -> None:
-        """Read the gauges from `snapshot` at each scrape, in the scraping thread."""
-        self._running.set_function(lambda: snapshot().running)
-        self._waiting.set_function(lambda: snapshot().waiting)
-        self._waiting_tokens.set_function(lambda: snapshot().waiting_prompt_tokens)
-        self._kv_used.set_function(lambda: snapshot().engine.kv_utilization or 0.0)
-        self._batch.set_function(lambda: snapshot().engine.batch_size or 0)
-        self._step.set_function(lambda: snapshot().engine.step_time_s or 0.0)
-        self._ready.set_function(lambda: snapshot().is_ready)
-        self._restarts.set_function(lambda: snapshot().engine_restarts)
-        self.registry.register(EngineGauges(self._model, lambda: snapshot().engine.extra))
+    def bind_gauges(self, read: Callable[[], Snapshot]) -> None:
+        """Read the gauges from `read` at each scrape, in the scraping thread."""
+        self.registry.register(ServerGauges(self._model, self._tenants, read))
+        self.alias_registry.register(TrtllmGauges(self._model, read))
+
+    def bind_gpus(self, read: Callable[[], Iterable[GpuReading]]) -> None:
+        """The same for GPUs, where there are any."""
+        self.registry.register(GpuGauges(read))
 
     def canary(self, is_whole: bool, seconds: float) -> None:
         """One probe of the engine."""
@@ -116,67 +66,44 @@ class Metrics:
         if not is_whole:
             self._canary_failures.inc()
 
-    def call_started(self, method: str) -> None:
-        children = self._call_children.get(method)
-        if children is None:
-            children = (self._started_calls.labels(method), self._call_seconds.labels(method))
-            self._call_children[method] = children
-        children[0].inc()
-
-    def call_ended(self, method: str, code: str, reason: str, seconds: float) -> None:
-        self._call_children[method][1].observe(seconds)
-        child = self._handled_children.get((method, code))
-        if child is None:
-            child = self._handled_children[method, code] = self._calls.labels(method, code)
-        child.inc()
-        if reason:
-            self._refusals.labels(reason).inc()
-
-    def refused(self, caller: Caller, error: ServiceError) -> None:
-        self._count_outcome(error)
-
-    def started(self, generation: Generation, caller: Caller, queue_time_s: float) -> None:
-        self._queue.observe(queue_time_s)
-        self._prompt_tokens.inc(len(generation.prompt_token_ids))
-
-    def first_token(self, generation: Generation, caller: Caller, since_arrival_s: float) -> None:
-        self._ttft.observe(since_arrival_s)
-
-    def tokens(self, generation: Generation, caller: Caller, count: int, gap_s: float | None) -> None:
-        self._output_tokens.total += count
-        if gap_s is not None:
-            self._gap.observe(gap_s)
-
-    def ended(
-        self,
-        generation: Generation,
-        caller: Caller,
-        outcome: Completed | ServiceError,
-        total_s: float,
-        decode_s: float | None,
-    ) -> None:
-        self._end_to_end.observe(total_s)
-        if decode_s is not None:
-            self._decode.observe(decode_s)
-        if isinstance(outcome, Completed) and outcome.usage.cached_tokens:
-            self._cached_tokens.inc(outcome.usage.cached_tokens)
-        self._count_outcome(outcome)
-
-    def _count_outcome(self, outcome: Completed | ServiceError) -> None:
-        name = outcome_name(outcome)
-        child = self._bound_outcomes.get(name)
-        if child is None:
-            child = self._bound_outcomes[name] = self._outcomes.labels(self._model, name)
-        child.inc()
+    def _tokens(self) -> float:
+        return self.generations.prompt_tokens.total + self.generations.output_tokens.total
 
 
-def outcome_name(outcome: Completed | ServiceError) -> str:
-    """The outcome label: ok, cancelled, deadline, or the error's kind in snake case."""
-    if isinstance(outcome, Completed):
-        return "ok"
-    if isinstance(outcome, CancelledByCaller):
-        return "cancelled"
-    if isinstance(outcome, (Expired, WouldExceed)):
-        return "deadline"
-    name = type(outcome).__name__
-    return "".join("_" + c.lower() if c.isupper() else c for c in name).lstrip("_")
+class _Build(Collector):
+    def __init__(self, model: str, region: str) -> None:
+        self._values = (model, version("inferwire"), region)
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "inferwire_build_info", "Always 1; what runs here.", labels=("model", "version", "region")
+        )
+        family.add_metric(self._values, 1)
+        yield family
+
+
+class _Price(Collector):
+    """In the currency of the configured price."""
+
+    def __init__(self, model: str, price_per_hour: float, tokens: Callable[[], float]) -> None:
+        self._labels = (model,)
+        self._price_per_hour = price_per_hour
+        self._tokens = tokens
+        self._began = time.monotonic()
+
+    def collect(self) -> Iterator[Metric]:
+        price = GaugeMetricFamily(
+            "inferwire_price_per_hour", "What the server costs, as configured.", labels=("model",)
+        )
+        price.add_metric(self._labels, self._price_per_hour)
+        yield price
+        tokens = self._tokens()
+        if tokens:
+            spent = self._price_per_hour * (time.monotonic() - self._began) / 3600
+            cost = GaugeMetricFamily(
+                "inferwire_cost_per_million_tokens",
+                "Of prompt and output tokens together, since the process started.",
+                labels=("model",),
+            )
+            cost.add_metric(self._labels, spent / tokens * 1e6)
+            yield cost

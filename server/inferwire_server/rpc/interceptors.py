@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -23,16 +24,36 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _access = structlog.get_logger("inferwire.access")
 
 TRACE_KEY = "traceparent"
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
+"""https://www.w3.org/TR/trace-context/#traceparent-header; a later version may append to it."""
+_HEALTH = "/grpc.health."
+_ROUTINE = ("OK", "CANCELLED")
+_TYPES = {
+    (False, False): "unary",
+    (False, True): "server_stream",
+    (True, False): "client_stream",
+    (True, True): "bidi_stream",
+}
 _STATUS_SENDING_S = 1.0
 """A status waits behind messages that the caller has not read."""
 
 
+class MethodObserver(Protocol):
+    """Counts the calls of one method and their messages."""
+
+    def started(self) -> None: ...
+
+    def received(self) -> None: ...
+
+    def sent(self) -> None: ...
+
+    def ended(self, code: str, reason: str, seconds: float) -> None: ...
+
+
 class CallObserver(Protocol):
-    """Counts finished calls."""
+    """Has an observer for each method."""
 
-    def call_started(self, method: str) -> None: ...
-
-    def call_ended(self, method: str, code: str, reason: str, seconds: float) -> None: ...
+    def method(self, path: str, kind: str) -> MethodObserver: ...
 
 
 Identify = Callable[[str, Metadata], Caller]
@@ -65,18 +86,20 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         return guarded
 
     def _wrap(self, method: str, handler: Any) -> grpc.RpcMethodHandler[Any, Any]:
-        read = partial(_parse_each if handler.request_streaming else _parse, handler.request_deserializer)
+        observer = self._observer.method(method, _TYPES[handler.request_streaming, handler.response_streaming])
+        parse = partial(_parse, handler.request_deserializer, observer.received)
+        read = partial(_each, parse) if handler.request_streaming else parse
         kind = "_".join("stream" if it else "unary" for it in (handler.request_streaming, handler.response_streaming))
-        guarded = self._guard(method, getattr(handler, kind), read, is_stream=handler.response_streaming)
+        guarded = self._guard(method, getattr(handler, kind), read, observer, is_stream=handler.response_streaming)
         wrap: Callable[..., grpc.RpcMethodHandler[Any, Any]] = getattr(grpc, f"{kind}_rpc_method_handler")
         return wrap(
             guarded,
             request_deserializer=None,
-            response_serializer=partial(_encoded, handler.response_serializer),
+            response_serializer=partial(_encoded, handler.response_serializer, observer.sent),
         )
 
     def _guard(
-        self, method: str, behaviour: Any, read: Callable[[Any], Any], *, is_stream: bool
+        self, method: str, behaviour: Any, read: Callable[[Any], Any], observer: MethodObserver, *, is_stream: bool
     ) -> Callable[[Any, Context], Awaitable[Any]]:
         async def guarded(encoded: Any, context: Context) -> Any:
             metadata: Metadata = dict(context.invocation_metadata() or ())
@@ -86,7 +109,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             if remaining is not None:
                 call.deadline = call.arrived_at + remaining
             CURRENT.set(call)
-            self._observer.call_started(method)
+            observer.started()
             try:
                 call.caller = self._identify(method, metadata)
                 request = read(encoded)
@@ -96,57 +119,62 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 else:
                     response = await behaviour(request, context)
             except ServiceError as error:
-                await self._fail(call, context, error)
+                await _fail(call, observer, context, error)
             except asyncio.CancelledError:
-                self._report(call, _departure(call))
+                _report(call, observer, _departure(call))
                 raise
             except grpc.aio.InternalError:
                 # A write failed: the connection is gone, or gRPC refused the size and has told the caller.
-                self._report(call, _departure(call))
+                _report(call, observer, _departure(call))
                 raise asyncio.CancelledError from None
             except grpc.aio.AbortError:
-                self._report(call, None, code=_abort_code(context))
+                _report(call, observer, None, code=_abort_code(context))
                 raise
             except Exception as fault:  # noqa: BLE001 the last guard: nothing from inside may reach the caller
-                await self._fail(call, context, record_fault(fault))
-            self._report(call, None)
+                await _fail(call, observer, context, record_fault(fault))
+            _report(call, observer, None)
             return response
 
         return guarded
 
-    async def _fail(self, call: Call, context: Context, error: ServiceError) -> NoReturn:
-        self._report(call, error)
-        status = wire_status(error)
-        try:
-            async with asyncio.timeout(_STATUS_SENDING_S):
-                await context.abort(status.code, status.message, status.trailers)
-        except (TimeoutError, grpc.aio.InternalError):
-            # The caller reads nothing or is gone. gRPC keeps the status for it; nothing of ours needs to wait.
-            raise asyncio.CancelledError from None
-        raise error
 
-    def _report(self, call: Call, error: ServiceError | None, code: str = "OK") -> None:
-        reason = ""
-        if error is not None:
-            status = wire_status(error)
-            code, reason = status.code.name, status.reason
-        seconds = time.monotonic() - call.arrived_at
-        self._observer.call_ended(call.method, code, reason, seconds)
-        facts = dict(call.facts)
-        if call.trace_id:
-            facts["trace_id"] = call.trace_id
-        error_id = getattr(error, "error_id", "")
-        if error_id:
-            facts["error_id"] = error_id
-        _access.info(
-            "call",
-            method=call.method,
-            tenant=call.caller.tenant,
-            code=code,
-            reason=reason,
-            seconds=round(seconds, 4),
-            **facts,
-        )
+async def _fail(call: Call, observer: MethodObserver, context: Context, error: ServiceError) -> NoReturn:
+    _report(call, observer, error)
+    status = wire_status(error)
+    try:
+        async with asyncio.timeout(_STATUS_SENDING_S):
+            await context.abort(status.code, status.message, status.trailers)
+    except (TimeoutError, grpc.aio.InternalError):
+        # The caller reads nothing or is gone. gRPC keeps the status for it; nothing of ours needs to wait.
+        raise asyncio.CancelledError from None
+    raise error
+
+
+def _report(call: Call, observer: MethodObserver, error: ServiceError | None, code: str = "OK") -> None:
+    reason = ""
+    if error is not None:
+        status = wire_status(error)
+        code, reason = status.code.name, status.reason
+    seconds = time.monotonic() - call.arrived_at
+    observer.ended(code, reason, seconds)
+    facts = dict(call.facts)
+    if call.trace_id:
+        facts["trace_id"] = call.trace_id
+    error_id = getattr(error, "error_id", "")
+    if error_id:
+        facts["error_id"] = error_id
+    # Probes come every second or two for as long as the server lives.
+    is_routine = call.method.startswith(_HEALTH) and code in _ROUTINE
+    log = _access.debug if is_routine else _access.info
+    log(
+        "call",
+        method=call.method,
+        tenant=call.caller.tenant,
+        code=code,
+        reason=reason,
+        seconds=round(seconds, 4),
+        **facts,
+    )
 
 
 async def _stream(behaviour: Any, request: Any, context: Context) -> None:
@@ -159,7 +187,8 @@ async def _stream(behaviour: Any, request: Any, context: Context) -> None:
         await outcome
 
 
-def _parse(parse: Any, encoded: bytes) -> Any:
+def _parse(parse: Any, received: Callable[[], None], encoded: bytes) -> Any:
+    received()
     if parse is None:
         return encoded
     try:
@@ -168,13 +197,14 @@ def _parse(parse: Any, encoded: bytes) -> Any:
         raise InvalidRequest("request", "not a valid message of this method's request type") from None
 
 
-async def _parse_each(parse: Any, encoded: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+async def _each(parse: Callable[[bytes], Any], encoded: AsyncIterator[bytes]) -> AsyncIterator[Any]:
     async for message in encoded:
-        yield _parse(parse, message)
+        yield parse(message)
 
 
-def _encoded(serialize: Callable[[Any], bytes], message: Any) -> bytes:
+def _encoded(serialize: Callable[[Any], bytes], sent: Callable[[], None], message: Any) -> bytes:
     """Handlers may write what is encoded already."""
+    sent()
     return message if type(message) is bytes else serialize(message)
 
 
@@ -190,7 +220,5 @@ def _abort_code(context: Context) -> str:
 def _trace_id(metadata: Metadata) -> str:
     """The trace id of a W3C traceparent, or nothing."""
     value = metadata.get(TRACE_KEY, "")
-    parts = value.split("-") if isinstance(value, str) else []
-    if len(parts) >= 4 and len(parts[1]) == 32 and all(c in "0123456789abcdef" for c in parts[1]):
-        return parts[1]
-    return ""
+    found = _TRACEPARENT.fullmatch(value) if isinstance(value, str) else None
+    return found[1] if found else ""

@@ -64,6 +64,10 @@ STATUS: dict[type[ServiceError], tuple[grpc.StatusCode, str]] = {
 }
 """Families without an entry (Unavailable, Aborted) are never raised themselves."""
 
+REASONS = tuple(reason for _, reason in STATUS.values() if reason)
+"""Every reason that a refusal can have."""
+CODES = tuple(code.name for code in grpc.StatusCode)
+
 _HINTED = (Overloaded, QuotaExceeded, Draining, Starting, EngineDown)
 
 

@@ -18,7 +18,9 @@ class GenerationObserver(Protocol):
     def started(self, generation: Generation, caller: Caller, queue_time_s: float) -> None:
         """The engine has taken the generation."""
 
-    def first_token(self, generation: Generation, caller: Caller, since_arrival_s: float) -> None:
+    def first_token(
+        self, generation: Generation, caller: Caller, since_arrival_s: float, since_started_s: float
+    ) -> None:
         """The first new token came out of the engine."""
 
     def tokens(self, generation: Generation, caller: Caller, count: int, gap_s: float | None) -> None:
@@ -31,8 +33,10 @@ class GenerationObserver(Protocol):
         outcome: Completed | ServiceError,
         total_s: float,
         decode_s: float | None,
+        produced_tokens: int,
     ) -> None:
-        """The caller's part is over. `decode_s` counts from the first token; None without one."""
+        """The caller's part is over. `decode_s` counts from the first token; None without one. `produced_tokens` came
+        out of the engine for it."""
 
 
 class Unobserved:
@@ -42,7 +46,9 @@ class Unobserved:
 
     def started(self, generation: Generation, caller: Caller, queue_time_s: float) -> None: ...
 
-    def first_token(self, generation: Generation, caller: Caller, since_arrival_s: float) -> None: ...
+    def first_token(
+        self, generation: Generation, caller: Caller, since_arrival_s: float, since_started_s: float
+    ) -> None: ...
 
     def tokens(self, generation: Generation, caller: Caller, count: int, gap_s: float | None) -> None: ...
 
@@ -53,4 +59,5 @@ class Unobserved:
         outcome: Completed | ServiceError,
         total_s: float,
         decode_s: float | None,
+        produced_tokens: int,
     ) -> None: ...

@@ -296,7 +296,8 @@ class Session:
         count = len(event.token_ids)
         if self._first_token_at is None:
             self._first_token_at = now
-            self._observer.first_token(self.generation, self.caller, now - self.arrived_at)
+            since_started_s = now - (self._started_at or now)
+            self._observer.first_token(self.generation, self.caller, now - self.arrived_at, since_started_s)
         output.output_tokens += count
         if output.last_tokens_at is None:
             gap = None
@@ -394,7 +395,8 @@ class Session:
         self._timers.clear()
         now = self._clock()
         decode_s = None if self._first_token_at is None else now - self._first_token_at
-        self._observer.ended(self.generation, self.caller, outcome, now - self.arrived_at, decode_s)
+        produced = sum(output.output_tokens for output in self._outputs)
+        self._observer.ended(self.generation, self.caller, outcome, now - self.arrived_at, decode_s, produced)
         self.log.close(outcome)
         self.on_ended(self)
 

@@ -1,16 +1,13 @@
-"""Statistics, cache events and GPU readings: what is known is a gauge, what is strange is nothing."""
+"""Statistics and cache events: what is known is a gauge, what is strange is nothing."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inferwire_server.engines.tensorrt_llm.gpu import GpuReader
 from inferwire_server.engines.tensorrt_llm.options import Options
 from inferwire_server.engines.tensorrt_llm.statistics import StatisticsReader
 
@@ -107,64 +104,3 @@ async def test_without_statistics_they_are_unknown() -> None:
         await recorder.until_ended(BOUND_S)
         assert engine.load().kv_blocks_used is None
         assert engine.load().batch_size is None
-
-
-class _Nvml:
-    """Two boards, of which the second does not tell its power."""
-
-    def __init__(self) -> None:
-        self.is_open = False
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        self.is_open = True
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        self.is_open = False
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
-        return index
-
-    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:  # noqa: N802
-        return SimpleNamespace(used=10 + handle, total=100)
-
-    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:  # noqa: N802
-        return SimpleNamespace(gpu=50)
-
-    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:  # noqa: N802
-        if handle:
-            raise RuntimeError("not supported")
-        return 250_000
-
-
-def test_each_gpu_says_what_it_knows() -> None:
-    library = _Nvml()
-    reader = GpuReader(lambda name: library)
-    assert reader.read() == {
-        "gpu0_memory_used_bytes": 10.0,
-        "gpu0_memory_total_bytes": 100.0,
-        "gpu0_utilization_ratio": 0.5,
-        "gpu0_power_watts": 250.0,
-        "gpu1_memory_used_bytes": 11.0,
-        "gpu1_memory_total_bytes": 100.0,
-        "gpu1_utilization_ratio": 0.5,
-    }
-    reader.close()
-    assert not library.is_open
-
-
-def test_without_the_library_there_are_no_gpu_gauges() -> None:
-    assert GpuReader().read() == {}
-
-
-def test_without_a_driver_there_are_no_gpu_gauges_and_it_is_asked_once() -> None:
-    asked: list[str] = []
-
-    def import_module(name: str) -> object:
-        asked.append(name)
-        raise RuntimeError("driver not loaded")
-
-    reader = GpuReader(import_module)
-    assert (reader.read(), reader.read(), asked) == ({}, {}, ["pynvml"])

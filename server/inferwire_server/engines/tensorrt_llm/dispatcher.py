@@ -90,8 +90,8 @@ class Dispatcher:
         self._engine_loop.post(self.runner.begin, stream)
         return stream
 
-    def load(self, gpus: dict[str, float]) -> EngineLoad:
-        """What runs, the engine's own statistics as far as known, and the GPUs' gauges as given."""
+    def load(self) -> EngineLoad:
+        """What runs, and the engine's own statistics as far as known."""
         gauges = self._statistics.gauges()
         used, total = gauges.get("kv_blocks_used"), gauges.get("kv_blocks")
         if used is not None and not self._live:
@@ -111,7 +111,7 @@ class Dispatcher:
             kv_utilization=used / total if used is not None and total else None,
             step_time_s=gauges.get("iteration_seconds", self.runner.step_s),
             batch_size=None if batch is None else int(batch),
-            extra={**gauges, **gpus, **counters},
+            extra={**gauges, **counters},
         )
 
     async def drain(self, grace_s: float) -> None:

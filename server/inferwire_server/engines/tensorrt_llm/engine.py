@@ -22,7 +22,6 @@ from inferwire_server.domain.generation import Continuation, Grammar
 from inferwire_server.engines.tensorrt_llm.checkpoint import Checkpoint
 from inferwire_server.engines.tensorrt_llm.dispatcher import Dispatcher
 from inferwire_server.engines.tensorrt_llm.engine_loop import EngineLoop, post_to
-from inferwire_server.engines.tensorrt_llm.gpu import GpuReader, GpuSampler
 from inferwire_server.engines.tensorrt_llm.grammars import KINDS, require_compilable
 from inferwire_server.engines.tensorrt_llm.installation import require_installed
 from inferwire_server.engines.tensorrt_llm.launcher import require_leader
@@ -64,7 +63,6 @@ class TensorRTEngine:
             ),
             exit_process=exit_process,
         )
-        self._gpus = GpuSampler(GpuReader())
         self._subscribers: list[Callable[[], None]] = []
         self._serving: asyncio.AbstractEventLoop | None = None
         self._llm: Llm | None = None
@@ -145,8 +143,8 @@ class TensorRTEngine:
         return EngineHealth(state=EngineState.READY, last_progress=last_step)
 
     def load(self) -> EngineLoad:
-        """What runs, the engine's own statistics as far as known, and the GPUs'."""
-        return self._dispatcher.load(self._gpus.latest) if self._dispatcher else EngineLoad()
+        """What runs, and the engine's own statistics as far as known."""
+        return self._dispatcher.load() if self._dispatcher else EngineLoad()
 
     async def check(self, grammar: Grammar) -> None:
         """Raise InvalidRequest for a grammar that cannot be compiled, or that the chosen backend does not read."""
@@ -172,7 +170,6 @@ class TensorRTEngine:
             clock=self._clock,
         )
         self._watchdog.start()
-        self._gpus.start()
         self._notify()
 
     def _notify(self) -> None:
@@ -210,7 +207,6 @@ class TensorRTEngine:
         is_clean = await self._unload(grace_s)
         is_clean &= await asyncio.to_thread(self._engine_loop.stop, _LINGER_S)
         self._watchdog.stop()
-        self._gpus.stop()
         self._is_closed = True
         if not is_clean:
             _log.critical("engine not unloaded", exit_within_s=_LINGER_S)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields
 from typing import Protocol
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 
 class _Memory(Protocol):
@@ -35,6 +39,19 @@ class ManagementLibrary(Protocol):
     def nvmlDeviceGetPowerUsage(self, handle: object) -> int: ...  # noqa: N802
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReading:
+    """One board; None is what it does not tell."""
+
+    gpu: int
+    """Index."""
+    memory_used_bytes: float | None = None
+    memory_total_bytes: float | None = None
+    utilization_ratio: float | None = None
+    """Share of the latest moments in which anything ran on it."""
+    power_watts: float | None = None
+
+
 class GpuReader:
     """Reads every visible GPU; without the library or a driver it reads nothing, for good."""
 
@@ -43,24 +60,12 @@ class GpuReader:
         self._library: ManagementLibrary | None = None
         self._is_absent = False
 
-    def read(self) -> dict[str, float]:
-        """Gauges by metric suffix, as in `gpu0_memory_used_bytes`; may take milliseconds. Unknown is absent."""
+    def read(self) -> list[GpuReading]:
+        """May take milliseconds."""
         library = self._open()
         if library is None:
-            return {}
-        gauges: dict[str, float] = {}
-        for index in range(int(_answer(library.nvmlDeviceGetCount) or 0)):
-            device = library.nvmlDeviceGetHandleByIndex(index)
-            for suffix, question in (
-                ("memory_used_bytes", lambda device=device: library.nvmlDeviceGetMemoryInfo(device).used),
-                ("memory_total_bytes", lambda device=device: library.nvmlDeviceGetMemoryInfo(device).total),
-                ("utilization_ratio", lambda device=device: library.nvmlDeviceGetUtilizationRates(device).gpu / 100),
-                ("power_watts", lambda device=device: library.nvmlDeviceGetPowerUsage(device) / 1000),
-            ):
-                value = _answer(question)
-                if value is not None:
-                    gauges[f"gpu{index}_{suffix}"] = value
-        return gauges
+            return []
+        return [_read(library, index) for index in range(int(_answer(library.nvmlDeviceGetCount) or 0))]
 
     def close(self) -> None:
         """Let go of the driver."""
@@ -87,7 +92,7 @@ class GpuSampler:
         self._reader = reader
         self._interval_s = interval_s
         self._stopped = threading.Event()
-        self.latest: dict[str, float] = {}
+        self.latest: list[GpuReading] = []
 
     def start(self) -> None:
         """Begin to sample."""
@@ -103,6 +108,35 @@ class GpuSampler:
             if not self.latest or self._stopped.wait(self._interval_s):
                 self._reader.close()
                 return
+
+
+class GpuGauges(Collector):
+    """`inferwire_gpu_<fact>` with the index of the GPU."""
+
+    def __init__(self, read: Callable[[], Iterable[GpuReading]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        """Called at each scrape, in the scraping thread."""
+        readings = list(self._read())
+        for fact in (each.name for each in fields(GpuReading) if each.name != "gpu"):
+            family = GaugeMetricFamily(f"inferwire_gpu_{fact}", "As NVIDIA's driver reports it.", labels=("gpu",))
+            for reading in readings:
+                value = getattr(reading, fact)
+                if value is not None:
+                    family.add_metric((str(reading.gpu),), value)
+            yield family
+
+
+def _read(library: ManagementLibrary, index: int) -> GpuReading:
+    device = library.nvmlDeviceGetHandleByIndex(index)
+    return GpuReading(
+        gpu=index,
+        memory_used_bytes=_answer(lambda: library.nvmlDeviceGetMemoryInfo(device).used),
+        memory_total_bytes=_answer(lambda: library.nvmlDeviceGetMemoryInfo(device).total),
+        utilization_ratio=_answer(lambda: library.nvmlDeviceGetUtilizationRates(device).gpu / 100),
+        power_watts=_answer(lambda: library.nvmlDeviceGetPowerUsage(device) / 1000),
+    )
 
 
 def _answer(question: Callable[[], float | None]) -> float | None:
