@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from platformdirs import user_data_path
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -27,8 +27,54 @@ EngineName = Literal["auto", "openvino", "tensorrt-llm", "scripted"]
 Seconds = Annotated[float, Field(ge=0, le=7 * 24 * 3600)]
 
 
+TENANT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+Tenant = Annotated[str, Field(pattern=TENANT_PATTERN)]
+Text = Annotated[str, Field(min_length=1, max_length=2048)]
+Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
+"""Signatures by a key pair only: who can check a token must not be able to make one."""
+
+
 class SettingsError(Exception):
     """Settings that cannot be used; one line for each bad field."""
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class JwtSettings(_Table):
+    """Tokens that an issuer has signed."""
+
+    issuer: Text
+    audience: Text
+    jwks: Text
+    """The issuer's keys: a file, or an https:// address."""
+    algorithms: Annotated[tuple[Algorithm, ...], Field(min_length=1)] = ("RS256", "ES256", "EdDSA")
+    leeway: Annotated[float, Field(ge=0, le=300)] = 30.0
+    """How far the issuer's clock may differ from ours."""
+    refresh: Annotated[float, Field(ge=1, le=24 * 3600)] = 300.0
+    """How often keys are fetched from an address; an unknown key is looked for at once."""
+    tenant_claim: Text = "tenant"
+    roles_claim: Text = "roles"
+    """A list, or words between spaces."""
+
+
+class CertificateRule(_Table):
+    """Who a client certificate is."""
+
+    identity: Text
+    """SPIFFE id, or subject as in `CN=search,O=acme`; `*` stands for anything but `/`, `**` for anything."""
+    tenant: Tenant
+    roles: tuple[Text, ...] = ("user",)
+
+
+class RoleSettings(_Table):
+    """What a role permits."""
+
+    methods: tuple[Text, ...]
+    """As in `inferwire.v1.InferenceService/*`."""
+    models: tuple[Text, ...] = ("**",)
+    """Names of models, as in `smollm2*`."""
 
 
 class Settings(BaseSettings):
@@ -49,6 +95,7 @@ class Settings(BaseSettings):
     """`auto`: on, and where the engine cannot keep tenants apart, for one tenant only; `shared`: for all of them."""
 
     host: str = "127.0.0.1"
+    """Address to listen on, or `unix:/path/of/a.socket`."""
     port: Annotated[int, Field(ge=0, le=65535)] = 50051
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 9090
     """Prometheus page on the same host; 0 picks a free port."""
@@ -61,6 +108,27 @@ class Settings(BaseSettings):
     """What this server costs, in any currency; the metrics page then says what a million tokens cost."""
     region: str = ""
     reflection: bool = True
+
+    insecure: bool = False
+    """Serve other hosts without TLS or without a way to authenticate."""
+    tls_certificate: Path | None = None
+    """PEM file: the server's certificate, then those up to the CA. Read again when it changes, as all these files."""
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+    """PEM file of the CAs whose certificates clients must show."""
+    health_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    """Port without TLS where only grpc.health.v1 answers, for probes that speak no TLS."""
+    api_keys: Path | None = None
+    """File that `inferwire keys` writes."""
+    api_keys_secret: Path | None = None
+    """File of the secret under which the keys in it are hashed."""
+    jwt: JwtSettings | None = None
+    certificates: tuple[CertificateRule, ...] = ()
+    """Who callers with a client certificate are; the first rule that fits counts."""
+    trusted_proxies: tuple[Text, ...] = ()
+    """Identities of proxies whose x-forwarded-client-cert is believed."""
+    roles: dict[str, RoleSettings] = Field(default_factory=dict)
+    """Roles beside, or instead of, the built-in `user` and `operator`."""
 
     max_request_bytes: Annotated[int, Field(ge=1024, le=256 * 1024 * 1024)] = 4 * 1024 * 1024
     max_response_bytes: Annotated[int, Field(ge=1024, le=256 * 1024 * 1024)] = 16 * 1024 * 1024

@@ -62,12 +62,12 @@ async def test_a_malformed_trace_is_left_out(value: str) -> None:
 
 def test_a_tenant_named_in_metadata_is_believed_on_loopback_only() -> None:
     metadata = {"x-inferwire-tenant": "acme"}
-    assert caller_from_metadata(metadata, is_loopback=True).tenant == "acme"
-    assert caller_from_metadata(metadata, is_loopback=False) == ANONYMOUS
-    assert caller_from_metadata({}, is_loopback=True) == ANONYMOUS
+    assert caller_from_metadata(metadata, is_local=True).tenant == "acme"
+    assert caller_from_metadata(metadata, is_local=False) == ANONYMOUS
+    assert caller_from_metadata({}, is_local=True) == ANONYMOUS
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\n", "ä", "x" * 65, b"acme"])
 def test_a_name_that_no_tenant_can_have_is_refused(name: str | bytes) -> None:
     with pytest.raises(InvalidRequest):
-        caller_from_metadata({"x-inferwire-tenant": name}, is_loopback=True)
+        caller_from_metadata({"x-inferwire-tenant": name}, is_local=True)

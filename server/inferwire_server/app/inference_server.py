@@ -11,8 +11,8 @@ from importlib.metadata import version
 
 import structlog
 
+from inferwire_server.app.security import Security
 from inferwire_server.app.served_model import ServedModel
-from inferwire_server.domain.caller import Caller
 from inferwire_server.domain.errors import Draining, EngineDown
 from inferwire_server.domain.generation import Generation
 from inferwire_server.observability.gpus import GpuReader, GpuSampler
@@ -20,13 +20,13 @@ from inferwire_server.observability.loop_reading import LoopReading
 from inferwire_server.observability.metrics import Metrics
 from inferwire_server.observability.metrics_page import MetricsPage
 from inferwire_server.observability.server_gauges import Snapshot
-from inferwire_server.rpc.call import Metadata
 from inferwire_server.rpc.health import Health
 from inferwire_server.rpc.inference import InferenceServicer
 from inferwire_server.rpc.interceptors import CallInterceptor
+from inferwire_server.rpc.listening import CannotListen, listen, listening_address
 from inferwire_server.rpc.models import ModelServicer
 from inferwire_server.rpc.operations import OperationsServicer
-from inferwire_server.rpc.server import SERVICES, Servicers, build_server
+from inferwire_server.rpc.server import SERVICES, Servicers, build_health_server, build_server
 from inferwire_server.rpc.server_info import ServerInfo
 from inferwire_server.rpc.status import CODES, REASONS
 from inferwire_server.scheduling.admission import Admission
@@ -40,13 +40,12 @@ from inferwire_server.scheduling.lifecycle import RESTART_HINT_S, Lifecycle, Ser
 from inferwire_server.scheduling.load_report import LoadReporter
 from inferwire_server.scheduling.session import Session
 from inferwire_server.scheduling.sessions import SessionBounds, Sessions
-from inferwire_server.security.identity import caller_from_metadata
+from inferwire_server.security.exposure import network_host
 from inferwire_server.settings import Settings
 from inferwire_server.text.output import OutputText
 from inferwire_server.text.stop_matcher import StopStrings
 
 _log = structlog.get_logger("inferwire.server")
-_LOOPBACK = ("127.", "localhost", "::1", "[::1]", "unix:")
 _RELEASE_GRACE_S = 5.0
 _FLUSH_GRACE_S = 0.5
 _WARM_UP_TIMEOUT_S = 120.0
@@ -67,6 +66,8 @@ class InferenceServer:
         self.model = model
         self.port = 0
         """The port in use, once started."""
+        self.health_port: int | None = None
+        """The same of the port for health alone; None without one."""
         self.failure = ""
         """Why it ends by itself: an engine that cannot come back; empty when it does not."""
         self.lifecycle = Lifecycle(engine.health)
@@ -117,7 +118,8 @@ class InferenceServer:
             timeout_s=settings.canary_timeout,
             observe=self.metrics.canary,
         )
-        self._interceptor = CallInterceptor(self._identify, self.metrics.calls)
+        self._security = Security(settings, self.metrics.security, (model.facts.name, model.facts.qualified_name))
+        self._interceptor = CallInterceptor(self._security.doorkeeper, self.metrics.calls)
         self._server = build_server(
             Servicers(
                 inference=InferenceServicer(
@@ -130,7 +132,7 @@ class InferenceServer:
                     engine,
                     reporter,
                     started_at=time.time(),
-                    is_insecure=not self._is_loopback,
+                    is_insecure=self._security.is_insecure,
                     drain=self.drain,
                 ),
                 health=self.health,
@@ -141,6 +143,11 @@ class InferenceServer:
             min_ping_interval_s=settings.min_ping_interval,
             with_reflection=settings.reflection,
         )
+        self._health_server = None
+        if settings.health_port is not None:
+            # Of its own: an interceptor keeps handlers by method, and this port has health's alone.
+            of_health = CallInterceptor(self._security.doorkeeper, self.metrics.calls)
+            self._health_server = build_health_server(self.health, [of_health])
         self._metrics_page: MetricsPage | None = None
         self._background: list[asyncio.Task[None]] = []
         self._draining: asyncio.Task[None] | None = None
@@ -151,7 +158,7 @@ class InferenceServer:
     @property
     def address(self) -> str:
         """Where clients reach it."""
-        return f"{self.settings.host}:{self.port}"
+        return listening_address(self.settings.host, self.port)
 
     @property
     def metrics_port(self) -> int | None:
@@ -162,9 +169,16 @@ class InferenceServer:
         """Listen, then load and warm the model: health tells which. Raises ServerError or what the engine raises."""
         self._listen()
         await self._server.start()
+        if self._health_server is not None:
+            await self._health_server.start()
         _log.info(
-            "listening", address=self.address, metrics_port=self.metrics_port, model=self.model.facts.qualified_name
+            "listening",
+            address=self.address,
+            metrics_port=self.metrics_port,
+            health_port=self.health_port,
+            model=self.model.facts.qualified_name,
         )
+        self._background += self._security.begin()
         self._background.append(asyncio.create_task(self._sweep(), name="sweep"))
         await asyncio.to_thread(self.model.verify)
         await self.model.engine.start()
@@ -219,25 +233,24 @@ class InferenceServer:
 
     def _listen(self) -> None:
         settings = self.settings
+        beside = network_host(settings.host)
         try:
-            self.port = self._server.add_insecure_port(f"{settings.host}:{settings.port}")
-        except RuntimeError:
-            self.port = 0
-        if not self.port:
+            self.port = listen(self._server, settings.host, settings.port, self._security.credentials())
+            if self._health_server is not None and settings.health_port is not None:
+                self.health_port = listen(self._health_server, beside, settings.health_port, None)
+        except CannotListen as error:
             raise ServerError(
-                f"cannot listen on {settings.host}:{settings.port}: the port is in use (choose another by --port), "
+                f"cannot listen on {error}: the port is in use (choose another by --port or --health-port), "
                 "or the host is no address of this machine (--host)"
-            )
+            ) from None
         if settings.metrics_enabled:
             self._snapshots.attach()
             alias = self.metrics.alias_registry if settings.metrics_alias else None
             try:
-                self._metrics_page = MetricsPage.serve(
-                    self.metrics.registry, settings.host, settings.metrics_port, alias
-                )
+                self._metrics_page = MetricsPage.serve(self.metrics.registry, beside, settings.metrics_port, alias)
             except OSError as error:
                 raise ServerError(
-                    f"cannot serve metrics on {settings.host}:{settings.metrics_port}: {error.strerror}; "
+                    f"cannot serve metrics on {beside}:{settings.metrics_port}: {error.strerror}; "
                     "choose another by --metrics-port"
                 ) from None
             self._gpus.start()
@@ -258,7 +271,7 @@ class InferenceServer:
         self.health.close()
         try:
             await self._until_calls_cease()
-            await asyncio.gather(self._server.stop(_FLUSH_GRACE_S), self._close_metrics())
+            await asyncio.gather(self._server.stop(_FLUSH_GRACE_S), self._close_health(), self._close_metrics())
             await self.model.engine.shutdown(_FLUSH_GRACE_S)
             self.model.pool.close()
             _log.info("stopped")
@@ -273,6 +286,10 @@ class InferenceServer:
         while (now := time.monotonic()) < min(give_up_at, self._interceptor.latest_call_at + _QUIET_S):  # noqa: ASYNC110
             await asyncio.sleep(min(give_up_at, self._interceptor.latest_call_at + _QUIET_S) - now)
 
+    async def _close_health(self) -> None:
+        if self._health_server is not None:
+            await self._health_server.stop(_FLUSH_GRACE_S)
+
     async def _close_metrics(self) -> None:
         self._gpus.stop()
         if self._metrics_page is not None:
@@ -283,13 +300,6 @@ class InferenceServer:
         while True:
             await asyncio.sleep(interval_s)
             self.sessions.sweep()
-
-    @property
-    def _is_loopback(self) -> bool:
-        return self.settings.host.startswith(_LOOPBACK)
-
-    def _identify(self, method: str, metadata: Metadata) -> Caller:
-        return caller_from_metadata(metadata, is_loopback=self._is_loopback)
 
     def _make_policy(self, drain_rate: DrainRate) -> AdmissionPolicy:
         capabilities = self.model.engine.capabilities

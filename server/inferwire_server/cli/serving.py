@@ -31,10 +31,15 @@ ENGINE_LOST = 70
     type=click.Choice(["auto", "off", "shared"]),
     help="auto: for one tenant only where the engine cannot keep tenants apart. Default: auto.",
 )
-@click.option("--host", help="Address to listen on. Default: 127.0.0.1.")
+@click.option("--host", help="Address to listen on, or unix:/path/of/a.socket. Default: 127.0.0.1.")
 @click.option("--port", type=int, help="gRPC port; 0 picks a free one. Default: 50051.")
 @click.option("--metrics-port", type=int, help="Port of the Prometheus page; 0 picks a free one. Default: 9090.")
 @click.option("--no-metrics", is_flag=True, help="Serve no Prometheus page.")
+@click.option("--tls-certificate", type=click.Path(path_type=Path), help="PEM file; with --tls-key turns TLS on.")
+@click.option("--tls-key", type=click.Path(path_type=Path), help="PEM file of its key.")
+@click.option("--tls-client-ca", type=click.Path(path_type=Path), help="PEM file; asks clients for certificates of it.")
+@click.option("--health-port", type=int, help="Port without TLS for health alone. Default: none.")
+@click.option("--insecure", is_flag=True, default=None, help="Serve other hosts without TLS or authentication.")
 @click.option("--region", help="Name of the region, as clients see it.")
 @click.option("--models-dir", type=click.Path(path_type=Path), help="Folder of pulled models.")
 @click.option("--drain-limit", type=float, help="Seconds until running work is ended on SIGTERM. Default: 60.")
@@ -51,12 +56,14 @@ def serve(config_file: Path | None, no_metrics: bool, **flags: Any) -> None:
     # What costs a second to import is imported only once the settings and the engine's package are known to be there.
     from inferwire_server.app.engine_choice import require_engine
     from inferwire_server.domain.errors import ServiceError
+    from inferwire_server.security.exposure import check_exposure
     from inferwire_server.settings import SettingsError, load_settings
 
     if no_metrics:
         flags["metrics_enabled"] = False
     try:
         settings = load_settings(flags, config_file)
+        check_exposure(settings)
         require_engine(settings)
     except (SettingsError, ServiceError) as error:
         _refuse(error)
@@ -75,6 +82,8 @@ def serve(config_file: Path | None, no_metrics: bool, **flags: Any) -> None:
         _refuse(error)
     try:
         failure = uvloop.run(_serve(lambda: InferenceServer(settings, model)))
+    except SettingsError as error:
+        _refuse(error)
     except (ServerError, ModelError, ServiceError) as error:
         click.echo(f"inferwire: {error}", err=True)
         sys.exit(1)

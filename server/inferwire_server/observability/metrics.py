@@ -15,6 +15,7 @@ from inferwire_server.observability.call_metrics import CallMetrics
 from inferwire_server.observability.generation_metrics import GenerationMetrics
 from inferwire_server.observability.gpus import GpuGauges, GpuReading
 from inferwire_server.observability.server_gauges import ServerGauges, Snapshot, TrtllmGauges
+from inferwire_server.observability.security_metrics import SecurityMetrics
 from inferwire_server.observability.tallies import TallyCollector
 from inferwire_server.observability.tenant_names import TenantNames
 
@@ -34,6 +35,7 @@ class Metrics:
     ) -> None:
         """`codes` and `reasons` are all that calls can end with; `tenants` are shown by name, others as `other`."""
         self.registry = CollectorRegistry()
+        self.security = SecurityMetrics(self.registry)
         self.alias_registry = CollectorRegistry()
         self._model = model
         self._tenants = TenantNames(tenants)

@@ -56,17 +56,21 @@ class CallObserver(Protocol):
     def method(self, path: str, kind: str) -> MethodObserver: ...
 
 
-Identify = Callable[[str, Metadata], Caller]
-"""Who is calling this method. Raises Unauthenticated or Forbidden."""
+class Door(Protocol):
+    """Asks who is calling a method, then whether they may. Raises a ServiceError when not."""
+
+    async def identify(self, method: str, metadata: Metadata, context: Context) -> Caller: ...
+
+    def authorise(self, method: str, caller: Caller) -> None: ...
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
     """Wraps every handler, of ours and of the standard services."""
 
-    def __init__(self, identify: Identify, observer: CallObserver) -> None:
+    def __init__(self, door: Door, observer: CallObserver) -> None:
         self.latest_call_at = float("-inf")
         """Monotonic seconds."""
-        self._identify = identify
+        self._door = door
         self._observer = observer
         self._guarded: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
 
@@ -111,7 +115,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             CURRENT.set(call)
             observer.started()
             try:
-                call.caller = self._identify(method, metadata)
+                call.caller = await self._door.identify(method, metadata, context)
+                self._door.authorise(method, call.caller)
                 request = read(encoded)
                 if is_stream:
                     await _stream(behaviour, request, context)

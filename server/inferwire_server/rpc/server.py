@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from inferwire.v1 import (
     error_pb2,
     inference_pb2,
@@ -20,6 +20,7 @@ from inferwire.v1 import (
 )
 
 from inferwire_server.rpc.health import Health
+from inferwire_server.security.authorisation import check_complete
 
 SERVICES = tuple(
     service.full_name
@@ -51,23 +52,45 @@ def build_server(
     min_ping_interval_s: float,
     with_reflection: bool,
 ) -> grpc.aio.Server:
-    """A server that is not listening yet."""
-    server = grpc.aio.server(
-        interceptors=interceptors,
-        options=channel_options(
-            max_request_bytes=max_request_bytes,
-            max_response_bytes=max_response_bytes,
-            min_ping_interval_s=min_ping_interval_s,
-        ),
+    """A server that is not listening yet. Raises SettingsError for an RPC of which no table says who may call it."""
+    options = channel_options(
+        max_request_bytes=max_request_bytes,
+        max_response_bytes=max_response_bytes,
+        min_ping_interval_s=min_ping_interval_s,
     )
-    inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicers.inference, server)
-    model_pb2_grpc.add_ModelServiceServicer_to_server(servicers.models, server)
-    operations_pb2_grpc.add_OperationsServiceServicer_to_server(servicers.operations, server)
-    health_pb2_grpc.add_HealthServicer_to_server(servicers.health, server)
+    server = grpc.aio.server(interceptors=interceptors, options=options)
+    register: Any = _Registration(server)
+    inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicers.inference, register)
+    model_pb2_grpc.add_ModelServiceServicer_to_server(servicers.models, register)
+    operations_pb2_grpc.add_OperationsServiceServicer_to_server(servicers.operations, register)
+    health_pb2_grpc.add_HealthServicer_to_server(servicers.health, register)
     if with_reflection:
         names = (*SERVICES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, server)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflection.aio.ReflectionServicer(names), register)
+    check_complete(register.methods)
     return server
+
+
+def build_health_server(health: Health, interceptors: Sequence[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
+    """A server of grpc.health.v1 alone."""
+    server = grpc.aio.server(interceptors=interceptors, options=[("grpc.so_reuseport", 0)])
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    return server
+
+
+class _Registration:
+    """Passes on what the generated code registers, and remembers its paths."""
+
+    def __init__(self, server: grpc.aio.Server) -> None:
+        self.methods: set[str] = set()
+        self._server = server
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        self._server.add_generic_rpc_handlers(handlers)
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
+        self.methods |= {f"/{service}/{name}" for name in handlers}
+        self._server.add_registered_method_handlers(service, handlers)
 
 
 def channel_options(
