@@ -89,7 +89,24 @@ class Overloaded(ServiceError):
 
 
 class QuotaExceeded(ServiceError):
-    """The tenant is over its own quota; other servers would say the same."""
+    """The tenant is over its own quota; other servers would say the same.
+
+    Without `retry_after_s` the request can never have what it asks for.
+    """
+
+    def __init__(
+        self,
+        quota: str,
+        message: str,
+        *,
+        field: str = "",
+        limit: int | None = None,
+        actual: int | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message, field=field, limit=limit, actual=actual, retry_after_s=retry_after_s)
+        self.quota = quota
+        """Name of the limit, as operators configure it."""
 
 
 class WouldExceed(ServiceError):

@@ -101,6 +101,8 @@ def retry_hint_s(error: ServiceError) -> float | None:
     """Seconds to wait before a retry; None when the request was started or a retry is useless."""
     if error.started or not isinstance(error, _HINTED):
         return None
+    if isinstance(error, QuotaExceeded) and error.retry_after_s is None:
+        return None
     return 1.0 if error.retry_after_s is None else max(0.0, error.retry_after_s)
 
 
@@ -122,7 +124,9 @@ def _details(error: ServiceError, code: grpc.StatusCode, reason: str, message: s
         )
         details.append(_pack(error_details_pb2.BadRequest(field_violations=[violation])))
     if isinstance(error, QuotaExceeded):
-        failure = error_details_pb2.QuotaFailure.Violation(subject=error.field[:100], description=message[:200])
+        failure = error_details_pb2.QuotaFailure.Violation(
+            subject="tenant", description=message[:200], quota_id=error.quota, quota_value=error.limit or 0
+        )
         details.append(_pack(error_details_pb2.QuotaFailure(violations=[failure])))
     if hint_s is not None:
         delay = duration_pb2.Duration()
