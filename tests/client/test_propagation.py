@@ -1,19 +1,23 @@
-"""A service in the middle: its own deadline goes along, and only one layer retries."""
+"""A service in the middle: its own deadline goes along, only one layer retries, and the trace stays the same."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
+import pytest
 from inferwire import AsyncClient, BlockingResilientChannel, ResilientChannel, ResilientRpcError, serving
 from inferwire.testing import RESET, Script, fake_server
+from inferwire.trace_context import child_of, trace_id
 from inferwire.v1 import generation_pb2
 
 from tests.client.regions_of_fakes import blocking_text_of, config_of, failure, fakes, request, stub_of, text_of
 
+TRACEPARENT = re.compile("00-[0-9a-f]{32}-[0-9a-f]{16}-0[01]")
 Handler = Callable[[generation_pb2.GenerateRequest, Any], Awaitable[generation_pb2.GenerateResponse]]
 
 
@@ -103,3 +107,50 @@ async def test_every_attempt_says_that_a_client_retries_and_carries_the_callers_
         assert call.metadata["x-inferwire-retries"] == "client"
         assert call.metadata["x-inferwire-attempt"] == str(number)
         assert call.metadata["x-inferwire-tenant"] == "blue"
+
+
+async def test_a_call_begins_a_trace_and_all_of_its_attempts_are_in_it() -> None:
+    async with fakes(Script(mishap=RESET), Script()) as (a, b), ResilientChannel(config_of(a, b)) as channel:
+        await text_of(stub_of(channel).Generate(request()))
+        await text_of(stub_of(channel).Generate(request()))
+
+    first, second, other = (str(call.metadata["traceparent"]) for call in (a.calls[0], *b.calls))
+    assert TRACEPARENT.fullmatch(first)
+    assert first == second
+    assert trace_id(first) != trace_id(other)
+
+
+async def test_a_call_made_while_serving_is_in_the_trace_of_the_served_one() -> None:
+    given = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    async with fake_server() as behind, ResilientChannel(behind.address) as onward:
+
+        async def handler(received: Any, context: Any) -> Any:
+            with serving(context):
+                return await stub_of(onward).Generate(received)
+
+        async with middle(handler) as address, grpc.aio.insecure_channel(address) as channel:
+            metadata = (("traceparent", given), ("tracestate", "vendor=1"))
+            await text_of(stub_of(channel).Generate(request(), metadata=metadata))
+
+    sent = behind.calls[0].metadata
+    passed_on = str(sent["traceparent"])
+    assert TRACEPARENT.fullmatch(passed_on)
+    assert (trace_id(passed_on), passed_on[-2:], sent["tracestate"]) == (trace_id(given), "01", "vendor=1")
+    assert passed_on != given
+
+
+async def test_a_trace_that_the_caller_names_is_left_as_it_is() -> None:
+    given = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    async with fakes(Script()) as (server,), ResilientChannel(config_of(server)) as channel:
+        await text_of(stub_of(channel).StreamGenerate(request(), metadata=(("traceparent", given),)))
+
+    assert server.calls[0].metadata["traceparent"] == given
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["", "00", "nonsense", "ff-" + "1" * 32 + "-" + "2" * 16 + "-01", "00-" + "0" * 32 + "-" + "2" * 16 + "-01"],
+)
+def test_a_malformed_trace_is_replaced_by_a_new_one(given: str) -> None:
+    assert trace_id(given) == ""
+    assert TRACEPARENT.fullmatch(child_of(given))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from grpc_health.v1 import health_pb2
+from inferwire import AsyncClient, CallEnded, Observer
 from inferwire_server.domain.caller import ANONYMOUS
 from inferwire_server.domain.errors import InvalidRequest
 from inferwire_server.engines.scripted import Plan, PlanBook
@@ -53,11 +55,46 @@ async def test_nothing_that_was_said_is_ever_logged() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["", "00", "00-zz-00f067aa0ba902b7-01", f"00-{TRACE_ID.upper()}-1-01", "00-" + "x" * 5000]
+    "value",
+    [
+        "",
+        "00",
+        "00-zz-00f067aa0ba902b7-01",
+        f"00-{TRACE_ID.upper()}-1-01",
+        "00-" + "x" * 5000,
+        f"00-{'0' * 32}-00f067aa0ba902b7-01",
+        f"00-{TRACE_ID}-{'0' * 16}-01",
+        f"ff-{TRACE_ID}-00f067aa0ba902b7-01",
+    ],
 )
 async def test_a_malformed_trace_is_left_out(value: str) -> None:
     lines, _ = await lines_of(request(), metadata=(("traceparent", value),))
     assert "trace_id" not in lines[0]
+
+
+async def test_a_trace_goes_from_a_client_to_the_line_of_the_server_that_served_it() -> None:
+    seen: list[CallEnded] = []
+
+    class Notebook(Observer):
+        def call_ended(self, call: CallEnded) -> None:
+            seen.append(call)
+
+    with capture_logs() as logs:
+        async with serving() as server, AsyncClient(server.address, observer=Notebook()) as client:
+            await client.generate("hi", model="scripted", max_output_tokens=4)
+    (line,) = (line for line in logs if line["event"] == "call" and "request_id" in line)
+    (call,) = (call for call in seen if call.method.endswith("Generate"))
+    assert len(line["trace_id"]) == 32
+    assert line["trace_id"] == call.trace_id
+
+
+async def test_health_checks_are_worth_a_line_at_debug_unless_they_fail() -> None:
+    with capture_logs() as logs:
+        async with serving() as server:
+            await server.health.Check(health_pb2.HealthCheckRequest())
+            await refusal(server.health.Check(health_pb2.HealthCheckRequest(service="nobody")))
+    lines = [(line["code"], line["log_level"]) for line in logs if line["event"] == "call"]
+    assert lines == [("OK", "debug"), ("NOT_FOUND", "info")]
 
 
 def test_a_tenant_named_in_metadata_is_believed_on_loopback_only() -> None:

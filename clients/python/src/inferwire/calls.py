@@ -22,6 +22,7 @@ from inferwire.policy.failure import Failure, FailureKind
 from inferwire.policy.resume import ExactlyOnce
 from inferwire.settings import ResumeMode
 from inferwire.stall_watch import StallWatch
+from inferwire.trace_context import TRACE_KEY, trace_id
 from inferwire.v1 import generation_pb2
 
 _T = TypeVar("_T")
@@ -73,6 +74,7 @@ class Exchange:
                 resumed_at=tuple(self.resumed_at),
                 longest_resume_s=self._longest_resume_s,
                 duration_s=self.fleet.clock() - self._began,
+                trace_id=trace_id(str(dict(self._metadata).get(TRACE_KEY, ""))),
             )
         )
 

@@ -49,6 +49,8 @@ class CallEnded:
     longest_resume_s: float
     """Longest time from the loss of a stream to its next event; 0 without any."""
     duration_s: float
+    trace_id: str
+    """As in the servers' logs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

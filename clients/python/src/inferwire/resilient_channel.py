@@ -152,7 +152,8 @@ class _Callable:
             incoming=served.deadline,
         )
         may_retry = not served.is_retried_above
-        return kind(fleet, self._method, tuple(metadata or ()), deadline, request, may_retry=may_retry)
+        traced = served.traced(tuple(metadata or ()))
+        return kind(fleet, self._method, traced, deadline, request, may_retry=may_retry)
 
 
 class _UnaryCallable(_Callable):
