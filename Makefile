@@ -7,6 +7,7 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 BIN := .venv/bin
 # Bytecode is written at first import: compiling all of it would be a third of the installation.
 PIP_INSTALL := -m pip install -qq --no-compile --disable-pip-version-check --no-input --require-hashes --only-binary=:all:
+DESCRIBE := $(BIN)/buf build proto --exclude-source-info --as-file-descriptor-set
 MYPY_TARGETS := server/inferwire_server clients/python/src/inferwire tools tests docker $(wildcard bench)
 
 # --- environments: each stamp is as new as the lock it was installed from ------------------------------------------
@@ -52,6 +53,10 @@ help: ## Say what there is to make
 demo: .venv/.editable ## Stream a real model's tokens through server and client
 	@$(BIN)/python -m tools.demo
 
+.PHONY: demo-regions
+demo-regions: .venv/.dev ## Drain, fail and kill a region of real servers under calls, direct and through Envoy
+	@$(BIN)/python -m tools.demo_regions
+
 .PHONY: test
 test: .venv/.dev .venv-stubs/.installed ## Run the tests, less the slow ones
 	@$(BIN)/python -m pytest -m "not slow and not gpu"
@@ -79,8 +84,12 @@ fuzz: .venv/.dev ## Look for counterexamples: many random examples a property, 2
 	@$(BIN)/python -m tools.fuzz_requests --requests 200000
 
 .PHONY: stubs
-stubs: .venv-stubs/.installed ## Generate the stubs from proto/
+stubs: .venv-stubs/.installed descriptors ## Generate the stubs, and the contract for Envoy, from proto/
 	@.venv-stubs/bin/python tools/generate_stubs.py
+
+.PHONY: descriptors
+descriptors: .venv/.dev ## Write the contract for Envoy, which turns it into JSON
+	@$(DESCRIBE) --output docker/envoy/inferwire.binpb
 
 .PHONY: baseline
 baseline: .venv/.dev ## Record the contract that later changes must not break
@@ -120,6 +129,7 @@ proto: .venv/.dev
 	@$(BIN)/buf lint proto
 	@$(BIN)/buf format proto --diff --exit-code --path proto/inferwire
 	@$(BIN)/python -m tools.check_breaking
+	@$(DESCRIBE) --output - | cmp - docker/envoy/inferwire.binpb || { echo "stale: run make descriptors"; exit 1; }
 
 .PHONY: stubs-fresh
 stubs-fresh: .venv-stubs/.installed

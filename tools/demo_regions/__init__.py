@@ -1,0 +1,1 @@
+"""`make demo-regions`: a region of real servers is drained, fails, is killed under calls, direct and through Envoy."""
