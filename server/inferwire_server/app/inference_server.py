@@ -36,7 +36,7 @@ from inferwire_server.scheduling.canary import Canary
 from inferwire_server.scheduling.drain_rate import DrainRate
 from inferwire_server.scheduling.fair_queue import FairQueue
 from inferwire_server.scheduling.intake import Intake
-from inferwire_server.scheduling.lifecycle import RESTART_HINT_S, Lifecycle, ServerState
+from inferwire_server.scheduling.lifecycle import RESTART_HINT_S, Lifecycle
 from inferwire_server.scheduling.load_report import LoadReporter
 from inferwire_server.scheduling.session import Session
 from inferwire_server.scheduling.sessions import SessionBounds, Sessions
@@ -77,7 +77,6 @@ class InferenceServer:
             reasons=REASONS,
             tenants=settings.metrics_tenants,
             price_per_hour=settings.price_per_hour,
-            region=settings.region,
         )
         self._queue: FairQueue[Session] = FairQueue(weights=settings.tenant_weights)
         reporter = LoadReporter(engine, self._queue)
@@ -321,13 +320,15 @@ class InferenceServer:
 
     def _snapshot(self) -> Snapshot:
         engine, health = self.model.engine, self.model.engine.health()
-        capabilities = None if self.lifecycle.state is ServerState.STARTING else engine.capabilities
+        is_started = self.health.has_started
+        capabilities = engine.capabilities if is_started else None
         return Snapshot(
             waiting=self._queue.waiting,
             waiting_prompt_tokens=self._queue.waiting_prompt_tokens,
             running=self._queue.running,
             engine=engine.load(),
             health=health,
+            is_started=is_started,
             is_ready=self.lifecycle.is_ready,
             is_draining=self.is_draining,
             kv_blocks=capabilities.kv_blocks if capabilities else None,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -14,8 +14,8 @@ from inferwire_server.observability.buckets import FIRST_TOKEN_BUCKETS
 from inferwire_server.observability.call_metrics import CallMetrics
 from inferwire_server.observability.generation_metrics import GenerationMetrics
 from inferwire_server.observability.gpus import GpuGauges, GpuReading
-from inferwire_server.observability.server_gauges import ServerGauges, Snapshot, TrtllmGauges
 from inferwire_server.observability.security_metrics import SecurityMetrics
+from inferwire_server.observability.server_gauges import ServerGauges, Snapshot, TrtllmGauges
 from inferwire_server.observability.tallies import TallyCollector
 from inferwire_server.observability.tenant_names import TenantNames
 
@@ -31,7 +31,6 @@ class Metrics:
         reasons: Iterable[str],
         tenants: Iterable[str] = (),
         price_per_hour: float | None = None,
-        region: str = "",
     ) -> None:
         """`codes` and `reasons` are all that calls can end with; `tenants` are shown by name, others as `other`."""
         self.registry = CollectorRegistry()
@@ -48,8 +47,9 @@ class Metrics:
         self._canary_failures = of_model.counter(
             "inferwire_canary_failures", "Probes of the engine that did not finish."
         )
-        for collector in (of_model, of_calls, _Build(model, region)):
+        for collector in (of_model, of_calls, _Build(model)):
             self.registry.register(collector)
+        ProcessCollector(registry=self.registry)
         if price_per_hour is not None:
             self.registry.register(_Price(model, price_per_hour, self._tokens))
 
@@ -73,13 +73,11 @@ class Metrics:
 
 
 class _Build(Collector):
-    def __init__(self, model: str, region: str) -> None:
-        self._values = (model, version("inferwire"), region)
+    def __init__(self, model: str) -> None:
+        self._values = (model, version("inferwire"))
 
     def collect(self) -> Iterator[Metric]:
-        family = GaugeMetricFamily(
-            "inferwire_build_info", "Always 1; what runs here.", labels=("model", "version", "region")
-        )
+        family = GaugeMetricFamily("inferwire_build_info", "Always 1; what runs here.", labels=("model", "version"))
         family.add_metric(self._values, 1)
         yield family
 

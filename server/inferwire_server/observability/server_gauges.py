@@ -22,6 +22,7 @@ class Snapshot:
     running: int
     engine: EngineLoad
     health: EngineHealth
+    is_started: bool
     is_ready: bool
     is_draining: bool
     kv_blocks: int | None = None
@@ -54,6 +55,7 @@ class ServerGauges(Collector):
             ("kv_cache_block_tokens", "Tokens in a KV cache block.", now.kv_block_tokens),
             ("batch_size", "Sequences in the latest engine step.", engine.batch_size),
             ("step_seconds", "Duration of the latest engine step.", engine.step_time_s),
+            ("started", "1 once the model has been warm.", now.is_started),
             ("ready", "1 when readiness is SERVING.", now.is_ready),
             ("draining", "1 from the beginning of a drain.", now.is_draining),
             ("engine_up", "1 when the engine is ready or slow, 0 when it is starting or dead.", is_up),

@@ -37,6 +37,10 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     def is_ready(self) -> bool:
         return self._serving[READINESS]
 
+    @property
+    def has_started(self) -> bool:
+        return self._serving[STARTUP]
+
     def started(self) -> None:
         """The model is warm."""
         self._show({STARTUP: True})
