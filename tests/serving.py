@@ -143,12 +143,12 @@ async def refusal(call: Any) -> grpc.aio.AioRpcError:
 
 def error_info(error: grpc.aio.AioRpcError) -> error_details_pb2.ErrorInfo:
     """The ErrorInfo of a refusal."""
-    return _detail(error, error_details_pb2.ErrorInfo())
+    return detail(error, error_details_pb2.ErrorInfo())
 
 
 def bad_request(error: grpc.aio.AioRpcError) -> error_details_pb2.BadRequest:
     """The BadRequest of a refusal."""
-    return _detail(error, error_details_pb2.BadRequest())
+    return detail(error, error_details_pb2.BadRequest())
 
 
 def retry_hint_ms(error: grpc.aio.AioRpcError) -> int | None:
@@ -157,7 +157,8 @@ def retry_hint_ms(error: grpc.aio.AioRpcError) -> int | None:
     return None if value is None else int(value)
 
 
-def _detail(error: grpc.aio.AioRpcError, kind: Any) -> Any:
+def detail(error: grpc.aio.AioRpcError, kind: Any) -> Any:
+    """The detail of a refusal that is of the kind of `kind`, which it fills in."""
     encoded = dict(error.trailing_metadata() or ()).get("grpc-status-details-bin")
     assert encoded is not None, f"no details in {error.code()}: {error.details()}"
     for packed in status_pb2.Status.FromString(encoded).details:

@@ -129,6 +129,8 @@ class Settings(BaseSettings):
     """Identities of proxies whose x-forwarded-client-cert is believed."""
     roles: dict[str, RoleSettings] = Field(default_factory=dict)
     """Roles beside, or instead of, the built-in `user` and `operator`."""
+    tenants: Path | None = None
+    """File of what each tenant may use, as in docs/security.md."""
 
     max_request_bytes: Annotated[int, Field(ge=1024, le=256 * 1024 * 1024)] = 4 * 1024 * 1024
     max_response_bytes: Annotated[int, Field(ge=1024, le=256 * 1024 * 1024)] = 16 * 1024 * 1024

@@ -13,6 +13,7 @@ import structlog
 
 from inferwire_server.app.security import Security
 from inferwire_server.app.served_model import ServedModel
+from inferwire_server.app.tenancy import Tenancy
 from inferwire_server.domain.errors import Draining, EngineDown
 from inferwire_server.domain.generation import Generation
 from inferwire_server.observability.gpus import GpuReader, GpuSampler
@@ -78,6 +79,7 @@ class InferenceServer:
             tenants=settings.metrics_tenants,
             price_per_hour=settings.price_per_hour,
         )
+        self._tenancy = Tenancy(settings.tenants, self.metrics)
         self._queue: FairQueue[Session] = FairQueue(weights=settings.tenant_weights)
         reporter = LoadReporter(engine, self._queue)
         self._admission = Admission(
@@ -86,11 +88,19 @@ class InferenceServer:
             self._queue,
             reporter,
             self._make_policy,
+            self._tenancy.quotas,
             max_queue_time_s=settings.max_queue_time,
             refuse_late=settings.refuse_late,
             sole_tenant=None if settings.prefix_caching == "shared" else SoleTenant(),
         )
-        self.intake = Intake(model.facts, engine, model.encoder, model.pool, self.lifecycle)
+        self.intake = Intake(
+            model.facts,
+            engine,
+            model.encoder,
+            model.pool,
+            self.lifecycle,
+            largest_output=self._tenancy.largest_output,
+        )
         self.sessions = Sessions(
             self.intake,
             self._admission,
@@ -178,6 +188,7 @@ class InferenceServer:
             model=self.model.facts.qualified_name,
         )
         self._background += self._security.begin()
+        self._background.append(asyncio.create_task(self._tenancy.follow(), name="tenants"))
         self._background.append(asyncio.create_task(self._sweep(), name="sweep"))
         await asyncio.to_thread(self.model.verify)
         await self.model.engine.start()

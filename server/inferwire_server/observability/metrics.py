@@ -14,6 +14,7 @@ from inferwire_server.observability.buckets import FIRST_TOKEN_BUCKETS
 from inferwire_server.observability.call_metrics import CallMetrics
 from inferwire_server.observability.generation_metrics import GenerationMetrics
 from inferwire_server.observability.gpus import GpuGauges, GpuReading
+from inferwire_server.observability.quota_metrics import BudgetGauges, Budgets, QuotaMetrics
 from inferwire_server.observability.security_metrics import SecurityMetrics
 from inferwire_server.observability.server_gauges import ServerGauges, Snapshot, TrtllmGauges
 from inferwire_server.observability.tallies import TallyCollector
@@ -41,6 +42,7 @@ class Metrics:
         of_model, of_calls = TallyCollector(model=model), TallyCollector()
         self.generations = GenerationMetrics(of_model, self._tenants)
         self.calls = CallMetrics(of_calls, codes, reasons)
+        self.quotas = QuotaMetrics(of_calls, self._tenants)
         self._canary_seconds = of_model.histogram(
             "inferwire_canary_seconds", "One-token generations that probe the engine.", FIRST_TOKEN_BUCKETS
         )
@@ -57,6 +59,10 @@ class Metrics:
         """Read the gauges from `read` at each scrape, in the scraping thread."""
         self.registry.register(ServerGauges(self._model, self._tenants, read))
         self.alias_registry.register(TrtllmGauges(self._model, read))
+
+    def bind_budgets(self, read: Budgets) -> None:
+        """The same for tenants' budgets."""
+        self.registry.register(BudgetGauges(self._tenants, read))
 
     def bind_gpus(self, read: Callable[[], Iterable[GpuReading]]) -> None:
         """The same for GPUs, where there are any."""

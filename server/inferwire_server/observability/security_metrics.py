@@ -27,5 +27,5 @@ class SecurityMetrics:
         self._expiry.labels(certificate).set(at)
 
     def reload_failed(self, kind: str) -> None:
-        """`kind` is `certificate`, `api_keys` or `jwks`."""
+        """`kind` is `certificate`, `api_keys`, `jwks` or `tenants`."""
         self._failures.labels(kind).inc()

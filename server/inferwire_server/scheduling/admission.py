@@ -24,9 +24,11 @@ from inferwire_server.scheduling.fair_queue import FairQueue
 from inferwire_server.scheduling.lifecycle import RESTART_HINT_S, Lifecycle
 from inferwire_server.scheduling.load_report import LoadReporter
 from inferwire_server.scheduling.priority_class import Ahead
+from inferwire_server.scheduling.quota_use import demand_of, settle
 from inferwire_server.scheduling.session import Phase, Session, SessionOutput, cache_namespace
 from inferwire_server.scheduling.staggering import Leader, Staggering
 from inferwire_server.scheduling.ticket import Ticket
+from inferwire_server.security.quotas import Quotas, Reservation
 
 _LEAST_TIME_S = 0.01
 """No engine answers sooner."""
@@ -36,6 +38,7 @@ _LEAST_TIME_S = 0.01
 class _Place:
     ticket: Ticket[Session]
     requests: list[EngineRequest]
+    reservation: Reservation
     runs: dict[int, Run] = field(default_factory=dict)
     leader: Leader[Ticket[Session]] | None = None
     """Itself, while its prompt is in prefill and others with the same beginning wait for it."""
@@ -51,11 +54,13 @@ class Admission:
         queue: FairQueue[Session],
         reporter: LoadReporter,
         make_policy: Callable[[DrainRate], AdmissionPolicy],
+        quotas: Quotas,
         *,
         max_queue_time_s: float,
         refuse_late: bool = True,
         sole_tenant: SoleTenant | None = None,
         clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """`make_policy` is called once the engine has started, for its capabilities are not known before."""
         self._engine = engine
@@ -63,11 +68,13 @@ class Admission:
         self._queue = queue
         self._reporter = reporter
         self._make_policy = make_policy
+        self._quotas = quotas
         self._policy: AdmissionPolicy | None = None
         self._max_queue_time_s = max_queue_time_s
         self._refuse_late = refuse_late
         self._sole_tenant = sole_tenant
         self._clock = clock
+        self._wall_clock = wall_clock
         self._estimator = Estimator()
         self._drain_rate = DrainRate()
         self._staggering: Staggering[Ticket[Session]] = Staggering()
@@ -87,12 +94,13 @@ class Admission:
         return self._policy
 
     def check_open(self, caller: Caller, priority: Priority, deadline: float | None) -> None:
-        """The cheap stage. Raises Starting, Draining, EngineDown, WouldExceed or Overloaded."""
+        """The cheap stage. Raises Starting, Draining, EngineDown, WouldExceed, QuotaExceeded or Overloaded."""
         now = self._clock()
         self._lifecycle.check(now)
         _require_time_left(deadline, now)
         if self._sole_tenant is not None:
             self._sole_tenant.check(caller, self._engine.capabilities)
+        self._quotas.check_arrival(caller.tenant, priority, now)
         self.policy.check_arrival(
             self._queue, tenant=caller.tenant, priority=priority, preparing=self._preparing, now=now
         )
@@ -124,6 +132,7 @@ class Admission:
         if self._refuse_late:
             ahead = self._queue.ahead_of_newcomer(session.caller.tenant, generation.scheduling.priority)
             self._require_in_time(session, now, ahead)
+        reservation = self._quotas.reserve(session.caller.tenant, demand_of(session), now=now, wall=self._wall_clock())
         ticket = self._queue.push(
             session,
             tenant=session.caller.tenant,
@@ -133,8 +142,12 @@ class Admission:
             slots=session.num_unfinished,
             kv_blocks=kv_blocks,
         )
-        self._make_room(ticket, now)
-        place = self._places[session] = _Place(ticket, session.engine_requests())
+        try:
+            self._make_room(ticket, now)
+        except Overloaded:
+            reservation.cancel(now)
+            raise
+        place = self._places[session] = _Place(ticket, session.engine_requests(), reservation)
         session.on_first_token = self._first_token
         session.on_served = partial(self._served, place)
         self._pump()
@@ -159,7 +172,10 @@ class Admission:
     def ended(self, session: Session) -> None:
         """Its outcome is known; a waiting one leaves the queue."""
         place = self._places.get(session)
-        if place is not None and place.ticket.is_waiting:
+        if place is None:
+            return
+        settle(place.reservation, session, self._clock())
+        if place.ticket.is_waiting:
             del self._places[session]
             self._queue.remove(place.ticket)
             self._pump()

@@ -31,7 +31,8 @@ class TokenizedPrompt:
 
 
 class Intake:
-    """One served model. `draw_seed` gives a uint32 for requests that name none."""
+    """One served model. `draw_seed` gives a uint32 for requests that name none, `largest_output` the most tokens that a
+    caller who names no number is given."""
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class Intake:
         lifecycle: Lifecycle,
         *,
         draw_seed: Callable[[], int] = lambda: secrets.randbits(32),
+        largest_output: Callable[[Caller], int | None] = lambda _: None,
     ) -> None:
         self.facts = facts
         self._engine = engine
@@ -49,6 +51,7 @@ class Intake:
         self._pool = pool
         self._lifecycle = lifecycle
         self._draw_seed = draw_seed
+        self._largest_output = largest_output
         self._names = {facts.name, facts.qualified_name, *facts.aliases}
 
     @property
@@ -83,7 +86,7 @@ class Intake:
         resume = self._checked_resume(draft, token_ids)
         sampling = self._sampling(draft)
         room = facts.max_context_tokens - len(token_ids)
-        wanted = facts.defaults.max_output_tokens if draft.max_output_tokens is None else draft.max_output_tokens
+        wanted = self._default_output(caller) if draft.max_output_tokens is None else draft.max_output_tokens
         if draft.max_output_tokens is not None and wanted > room:
             raise InvalidRequest(
                 "max_output_tokens",
@@ -165,6 +168,10 @@ class Intake:
                 "token_ids.ids", f"at most {limit} fit, with one token of output", limit=limit, actual=len(ids)
             )
         return ids
+
+    def _default_output(self, caller: Caller) -> int:
+        default, largest = self.facts.defaults.max_output_tokens, self._largest_output(caller)
+        return default if largest is None else min(default, largest)
 
     def _sampling(self, draft: GenerationDraft) -> Sampling:
         given, default = draft.sampling, self._default_sampling

@@ -148,6 +148,11 @@ class Session:
         return self._cached_tokens or 0
 
     @property
+    def produced_tokens(self) -> int:
+        """New tokens that came out of the engine, of all outputs."""
+        return sum([output.output_tokens for output in self._outputs])
+
+    @property
     def num_unfinished(self) -> int:
         """Outputs that still need the engine."""
         return len(self.unfinished_outputs())
@@ -395,7 +400,7 @@ class Session:
         self._timers.clear()
         now = self._clock()
         decode_s = None if self._first_token_at is None else now - self._first_token_at
-        produced = sum(output.output_tokens for output in self._outputs)
+        produced = self.produced_tokens
         self._observer.ended(self.generation, self.caller, outcome, now - self.arrived_at, decode_s, produced)
         self.log.close(outcome)
         self.on_ended(self)
