@@ -7,16 +7,19 @@ import gc
 import os
 import subprocess
 import sys
+from functools import partial
 
 import grpc
 import pytest
 from inferwire import BlockingResilientChannel, ClientConfig, Region, ResilientChannel, ResilientRpcError
+from inferwire.channels import Fleet
 from inferwire.errors import Cancelled, Code, Reason
 from inferwire.settings import StallPolicy
 from inferwire.testing import MODEL, RESET, BareStatus, Refusal, Script, Silence, blocking_fake_server, fake_server
 from inferwire.v1 import operations_pb2, operations_pb2_grpc
 
 from tests.client.regions_of_fakes import blocking_text_of, channel_to, failure, fakes, request, stub_of, text_of
+from tests.polling import until
 
 TEXT = "Hello, world!"
 ENDLESS = Script(tokens=("word ",) * 100_000, token_delay_s=0.001)
@@ -183,6 +186,25 @@ async def test_a_name_that_resolves_to_nothing_is_an_outage_with_that_reason() -
 
     assert error.code() is grpc.StatusCode.UNAVAILABLE
     assert getattr(error.error, "regions", None) == {"default": "NO_ENDPOINT"}
+
+
+async def test_a_name_is_resolved_again_as_soon_as_a_connection_is_lost() -> None:
+    async with fakes(Script(), Script()) as (a, b):
+        addresses = [a.address]
+
+        async def lookup(host: str, port: int) -> list[str]:
+            return addresses
+
+        config = ClientConfig.for_address("infer.test:1", resolve_interval_s=3600.0)
+        async with ResilientChannel(config, open_fleet=partial(Fleet, lookup=lookup)) as channel:
+            await text_of(stub_of(channel).Generate(request()))
+            addresses[:] = [b.address]
+            await a.kill()
+            await failure(stub_of(channel).Generate(request(), timeout=5))
+            await until(lambda: [link.endpoint.target for link in channel.fleet().links] == [b.address])
+            await text_of(stub_of(channel).Generate(request()))
+
+    assert (len(a.calls), len(b.calls)) == (1, 1)
 
 
 def test_a_channel_used_before_a_fork_says_so_in_the_child() -> None:

@@ -123,6 +123,7 @@ async def test_a_reason_decides_what_follows(reason: Reason, method: str, is_blo
     [
         (RESET, replace(ELSEWHERE, failures_of_first=1)),
         (PROXY_RESET, replace(ELSEWHERE, failures_of_first=1)),
+        (BareStatus(Code.CANCELLED), replace(ELSEWHERE, failures_of_first=1)),
         (BareStatus(Code.INTERNAL), replace(ELSEWHERE, failures_of_first=1, budget_spent=1)),
         (BareStatus(Code.UNKNOWN), replace(ELSEWHERE, failures_of_first=1, budget_spent=1)),
         (BareStatus(Code.RESOURCE_EXHAUSTED), FINAL),

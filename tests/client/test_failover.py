@@ -128,7 +128,7 @@ async def test_one_call_makes_no_more_attempts_than_it_may() -> None:
 @pytest.mark.case("H22")
 async def test_two_hundred_callers_at_once_share_one_budget() -> None:
     waits, down = Waits(), Script(mishap=Refusal(Reason.ENGINE_DOWN, hint_s=0.05))
-    changes = {"retry": RetryPolicy(max_attempts=3), "budget": BudgetPolicy(reserve=10)}
+    changes = {"retry": RetryPolicy(max_attempts=3), "budget": BudgetPolicy(reserve=10, window_s=1e6)}
     async with fakes(down, down) as (a, b), channel_to(a, b, waits=waits, **changes) as channel:
         calls = [text_of(stub_of(channel).Generate(request(), timeout=20)) for _ in range(200)]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)

@@ -347,6 +347,89 @@ def test_no_panic_while_something_is_well_and_none_where_health_says_no() -> Non
     assert set(world.reasons().values()) == {LocalReason.NOT_SERVING}
 
 
+def test_a_few_that_are_well_among_many_are_a_panic_too() -> None:
+    world = World(FailoverPolicy(panic_share=1.0))
+    world.all = [endpoint(f"eu/{number}") for number in range(4)]
+    all_breakers_open(world.all[1:])
+
+    probes = [world.ask(0.1) for _ in range(3)]
+
+    assert {one.endpoint.key for one in probes if isinstance(one, Picked)} == {"eu/1", "eu/2", "eu/3"}
+    world.all.append(endpoint("us/x", 1))
+    assert set(world.spread(now=0.1)) == {"eu/0"}
+
+
+def test_a_region_left_for_its_health_is_still_probed(world: World) -> None:
+    all_breakers_open(world.eu)
+    world.shares["eu"] = 0.0
+
+    keys = [answer.endpoint.key for answer in (world.ask(2.0) for _ in range(10)) if isinstance(answer, Picked)]
+
+    assert sorted(keys[:2]) == ["eu/a", "eu/b"]
+    assert set(keys[2:]) <= {"us/c", "us/d"}
+
+
+def test_regions_of_equal_priority_are_left_together(world: World) -> None:
+    world.all = [endpoint("eu/a"), endpoint("us/b"), endpoint("cn/c", 1)]
+    world.shares = {"eu": 0.7, "us": 0.7, "cn": 1.0}
+
+    assert world.spread(5_000)["cn/c"] / 5_000 == pytest.approx(0.3, abs=0.03)
+
+
+# --- affinity ---
+
+
+def test_calls_with_a_key_meet_inside_the_nearest_region(world: World) -> None:
+    def where(key: bytes) -> str:
+        answer = world.picker.pick(world.all, world.shares, world.visits, 0.0, key=key)
+        assert isinstance(answer, Picked)
+        return answer.endpoint.key
+
+    places = {key: {where(key) for _ in range(20)} for key in (b"one", b"two", b"three", b"four", b"five")}
+
+    assert all(len(place) == 1 for place in places.values())
+    assert set.union(*places.values()) == {"eu/a", "eu/b"}
+    world.eu[0].is_serving = False
+    assert {where(key) for key in places} == {"eu/b"}
+
+
+# --- a second attempt beside the first ---
+
+
+def beside(world: World, busy: EndpointState) -> str | None:
+    picked = world.picker.pick_beside(busy, world.all, world.shares, 0.0)
+    return None if picked is None else picked.endpoint.key
+
+
+def test_a_hedge_goes_to_another_endpoint_of_the_nearest_region(world: World) -> None:
+    assert {beside(world, world.eu[0]) for _ in range(20)} == {"eu/b"}
+
+
+@pytest.mark.parametrize("trouble", ["probed", "open", "pushes back", "refuses", "not serving"])
+def test_a_hedge_goes_only_where_all_is_well(world: World, trouble: str) -> None:
+    for one in [*world.eu[1:], *world.us]:
+        if trouble in ("probed", "open"):
+            open_breaker(one)
+        if trouble == "probed":
+            one.breaker.acquire(10.0)
+        elif trouble == "pushes back":
+            one.push_back(1.0, 0.0)
+        elif trouble == "refuses":
+            refuse(one, 100)
+        elif trouble == "not serving":
+            one.is_serving = False
+
+    assert beside(world, world.eu[0]) is None
+
+
+def test_a_hedge_avoids_a_region_in_which_anything_is_probed(world: World) -> None:
+    open_breaker(world.us[0])
+    world.us[0].breaker.acquire(10.0)
+    world.eu[1].is_serving = False
+
+    assert beside(world, world.eu[0]) is None
+
+
 # --- one endpoint ---
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from inferwire.regions import RegionHealth, Regions, host_and_port
+from inferwire.regions import RegionHealth, Regions, fill, host_and_port
 from inferwire.settings import ClientConfig, FailoverPolicy, Region
 
 CONFIG = ClientConfig(
@@ -83,26 +83,31 @@ def test_only_plain_host_names_are_ours_to_resolve(target: str, name: tuple[str,
 class TestARegionThatReturns:
     @pytest.fixture
     def health(self) -> RegionHealth:
-        health = RegionHealth("eu", FailoverPolicy(slow_start_s=10.0, slow_start_share=0.1))
+        health = RegionHealth("eu", FailoverPolicy(return_after_s=10.0, slow_start_s=10.0, slow_start_share=0.1))
         health.observe(2, 2, 0.0)
         health.observe(0, 2, 100.0)
         health.observe(1, 2, 110.0)
         return health
 
-    @pytest.mark.parametrize(("now", "share"), [(110.0, 0.1), (115.0, 0.55), (120.0, 1.0), (500.0, 1.0)])
-    def test_gets_back_to_its_full_share_step_by_step(self, health: RegionHealth, now: float, share: float) -> None:
-        assert health.share(now) == pytest.approx(share)
+    @pytest.mark.parametrize(
+        ("now", "share"), [(110.0, 0.0), (119.9, 0.0), (120.0, 0.1), (125.0, 0.55), (130.0, 1.0), (500.0, 1.0)]
+    )
+    def test_must_be_well_for_a_while_and_gets_back_step_by_step(
+        self, health: RegionHealth, now: float, share: float
+    ) -> None:
+        assert health.trust(now) == pytest.approx(share)
 
     def test_goes_on_growing_while_it_stays_up(self, health: RegionHealth) -> None:
         health.observe(2, 2, 114.0)
 
-        assert health.share(115.0) == pytest.approx(0.55)
+        assert health.trust(125.0) == pytest.approx(0.55)
 
     def test_starts_again_when_it_falls_once_more(self, health: RegionHealth) -> None:
         health.observe(0, 2, 114.0)
         health.observe(1, 2, 116.0)
 
-        assert health.share(116.0) == pytest.approx(0.1)
+        assert health.trust(125.9) == 0.0
+        assert health.trust(126.0) == pytest.approx(0.1)
 
     def test_shows_its_state(self, health: RegionHealth) -> None:
         assert repr(health) == "<RegionHealth eu returned, 1 of 2 endpoints>"
@@ -113,16 +118,16 @@ def test_a_region_that_serves_for_the_first_time_does_not_return() -> None:
     health.observe(0, 0, 0.0)
     health.observe(2, 2, 1.0)
 
-    assert health.share(1.0) == 1.0
+    assert health.trust(1.0) == 1.0
     assert repr(health) == "<RegionHealth eu up, 2 of 2 endpoints>"
 
 
-def test_without_a_slow_start_a_region_returns_at_once() -> None:
-    health = RegionHealth("eu", FailoverPolicy(slow_start_s=0.0))
+def test_without_a_wait_and_a_slow_start_a_region_returns_at_once() -> None:
+    health = RegionHealth("eu", FailoverPolicy(return_after_s=0.0, slow_start_s=0.0))
     for available, now in ((1, 0.0), (0, 1.0), (1, 2.0)):
         health.observe(available, 1, now)
 
-    assert health.share(2.0) == 1.0
+    assert health.trust(2.0) == 1.0
 
 
 def test_a_region_left_out_of_an_observation_has_nothing_that_serves() -> None:
@@ -131,3 +136,57 @@ def test_a_region_left_out_of_an_observation_has_nothing_that_serves() -> None:
     regions.observe({"eu": 1}, 1.0)
 
     assert repr(regions) == "<Regions <RegionHealth eu up, 1 of 1 endpoints>, <RegionHealth us down, 0 of 1 endpoints>>"
+
+
+THREE = ClientConfig(
+    regions=(
+        Region(name="eu", endpoints=("10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1", "10.0.0.4:1")),
+        Region(name="us", endpoints=("10.1.0.1:1", "10.1.0.2:1"), priority=1),
+        Region(name="cn", endpoints=("10.2.0.1:1", "10.2.0.2:1"), priority=2),
+    )
+)
+
+
+class TestSpill:
+    @pytest.mark.parametrize(
+        ("available", "shares"),
+        [
+            ({"eu": 4, "us": 2, "cn": 2}, {"eu": 1.0}),
+            ({"eu": 3, "us": 2, "cn": 2}, {"eu": 1.0}),
+            ({"eu": 2, "us": 2, "cn": 2}, {"eu": 0.7, "us": 1.0}),
+            ({"eu": 1, "us": 1, "cn": 2}, {"eu": 0.35, "us": 1.0}),
+            ({"eu": 0, "us": 1, "cn": 2}, {"eu": 0.0, "us": 0.7, "cn": 1.0}),
+            ({"eu": 1, "us": 0, "cn": 0}, {"eu": 1.0}),
+            ({"eu": 1, "us": 1, "cn": 0}, {"eu": 0.35, "us": 1.0}),
+        ],
+        ids=str,
+    )
+    def test_a_region_keeps_what_it_can_take_and_the_next_gets_the_rest(
+        self, available: dict[str, int], shares: dict[str, float]
+    ) -> None:
+        regions = Regions(THREE)
+        regions.observe(available, 0.0)
+
+        seen = regions.shares(0.0)
+
+        assert {name: seen[name] for name in shares} == pytest.approx(shares)
+
+    def test_what_all_together_cannot_take_is_split_by_what_each_can(self) -> None:
+        assert fill([0.2, 0.3]) == pytest.approx([0.4, 1.0])
+
+    def test_a_returned_region_waits_only_while_others_can_take_everything(self) -> None:
+        regions = Regions(THREE)
+        for available, now in (({"eu": 4, "us": 2}, 0.0), ({"us": 2}, 1.0), ({"eu": 4, "us": 2}, 2.0)):
+            regions.observe(available, now)
+        assert regions.shares(3.0)["eu"] == 0.0
+
+        regions.observe({"eu": 4, "us": 0}, 3.0)
+        assert regions.shares(3.0)["eu"] == 1.0
+
+    def test_shares_change_while_a_region_returns_and_then_no_more(self) -> None:
+        regions = Regions(THREE)
+        for available, now in (({"eu": 4, "us": 2}, 0.0), ({"us": 2}, 1.0), ({"eu": 4, "us": 2}, 2.0)):
+            regions.observe(available, now)
+
+        assert [round(regions.shares(at)["eu"], 2) for at in (2.0, 12.0, 17.0, 22.0)] == [0.0, 0.1, 0.55, 1.0]
+        assert regions.shares(30.0) is regions.shares(31.0)

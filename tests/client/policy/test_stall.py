@@ -63,3 +63,32 @@ def test_a_token_starts_both_silences_anew() -> None:
     timer.heard(NOW + 4.0, token=True)
 
     assert timer.expires_at == NOW + 6.0
+
+
+class TestOnceAnEngineHasBegun:
+    POLICY = StallPolicy(first_token_s=2.0, prefill_s=5.0)
+
+    def test_progress_helps_only_for_a_time(self) -> None:
+        timer = StallTimer(self.POLICY, NOW)
+        timer.started(NOW)
+        for second in range(1, 5):
+            timer.heard(NOW + second)
+            assert not timer.is_stalled(NOW + second)
+
+        assert timer.is_stalled(NOW + 5.0)
+
+    def test_getting_on_with_the_prompt_starts_it_anew(self) -> None:
+        timer = StallTimer(self.POLICY, NOW)
+        timer.started(NOW)
+        timer.heard(NOW + 4.0)
+        timer.started(NOW + 4.0)
+
+        assert timer.expires_at == NOW + 6.0
+        timer.heard(NOW + 8.0)
+        assert timer.expires_at == NOW + 9.0
+
+    def test_a_queue_may_take_longer(self) -> None:
+        timer = StallTimer(self.POLICY, NOW)
+        timer.heard(NOW + 100.0)
+
+        assert not timer.is_stalled(NOW + 101.0)

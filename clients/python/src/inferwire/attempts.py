@@ -29,7 +29,15 @@ class Attempt:
     """A permit in use, with the endpoint's counters kept right whatever happens. Only its first end counts."""
 
     def __init__(
-        self, fleet: Fleet, link: Link, permit: Permit, method: Method, *, number: int, is_resume: bool
+        self,
+        fleet: Fleet,
+        link: Link,
+        permit: Permit,
+        method: Method,
+        *,
+        number: int,
+        is_resume: bool,
+        is_hedge: bool = False,
     ) -> None:
         self.link = link
         self.number = number
@@ -38,8 +46,10 @@ class Attempt:
         self._permit = permit
         self._method = method
         self._is_resume = is_resume
+        self._is_hedge = is_hedge
         self._began = fleet.clock()
-        self._first_token_s: float | None = None
+        self.first_token_s: float | None = None
+        """Time to first token; None before it."""
         self.is_answered = False
         self._has_ended = False
         link.state.begin()
@@ -55,8 +65,13 @@ class Attempt:
     def first_token(self) -> None:
         """Note the time to first token."""
         now = self._fleet.clock()
-        self._first_token_s = now - self._began
-        self.link.state.first_token.observe(self._first_token_s, now)
+        self.first_token_s = now - self._began
+        self.link.state.first_token.observe(self.first_token_s, now)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Time since it was sent."""
+        return self._fleet.clock() - self._began
 
     def succeeded(self) -> None:
         """It ended well."""
@@ -100,10 +115,11 @@ class Attempt:
                 endpoint=endpoint.target,
                 number=self.number,
                 is_resume=self._is_resume,
+                is_hedge=self._is_hedge,
                 code=code,
                 reason=reason,
                 duration_s=self._fleet.clock() - self._began,
-                first_token_s=self._first_token_s,
+                first_token_s=self.first_token_s,
             )
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -18,14 +18,17 @@ from inferwire.observation import Announcer, BreakerChanged, Observer
 from inferwire.policy.breaker import BreakerState
 from inferwire.policy.budget import RetryBudget
 from inferwire.policy.endpoint import EndpointState
+from inferwire.policy.hedge import Hedging
 from inferwire.policy.picker import Picked, Picker, Refused
 from inferwire.policy.visits import Visits
 from inferwire.regions import Endpoint, Regions
 from inferwire.settings import ClientConfig
+from inferwire.sign_of_life import SignOfLife
 
 _RECEIVE_LIMIT_BYTES = 16 * 1024 * 1024
 _SHORTEST_RECONNECT_MS = 100
 _LONGEST_RECONNECT_MS = 2000
+_SHORTEST_RESOLVE_S = 1.0
 
 
 def channel_options(config: ClientConfig) -> list[tuple[str, Any]]:
@@ -76,6 +79,7 @@ class Link:
         """Whether its address is gone, so that it should close after its last call."""
         self._callables: dict[Method, Any] = {}
         self.channel = grpc.aio.insecure_channel(endpoint.target, options=channel_options(config))
+        self.sign_of_life = SignOfLife(self.channel)
         # What one of many servers says of itself is no reason to leave them all.
         is_name = endpoint.stands_for_many
         watch = watch_connection(self.channel, self._said) if is_name else watch_health(self.channel, self._said, rng)
@@ -112,6 +116,7 @@ class Link:
         self._watching.cancel()
         with suppress(asyncio.CancelledError):
             await self._watching
+        await self.sign_of_life.close()
         await self.channel.close()
 
 
@@ -126,21 +131,27 @@ class Fleet:
         rng: Random | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        lookup: Callable[[str, int], Awaitable[list[str]]] | None = None,
     ) -> None:
+        """`lookup` gives the addresses of a host and port, each as `1.2.3.4:50051` or `[::1]:50051`, or raises OSError;
+        the system's unless given."""
         self.config = config
         self.rng = rng or Random()  # noqa: S311 spreading load and delays needs no secrets
         self.clock = clock
         self.sleep = sleep
+        self._lookup = lookup or _system_lookup
         self.announcer = Announcer(observer)
         self.budget = RetryBudget(config.budget)
         self._regions = Regions(config)
-        self._picker = Picker(config.failover, self.rng)
+        self.hedging = Hedging(config.hedge)
+        self._picker = Picker(config.failover, self.rng, affinity=config.affinity)
         self._links: dict[str, Link] = {}
         self._is_open = self._is_closed = False
         self._resolving: asyncio.Task[None] | None = None
         self._resolved = asyncio.Event()
         self._leaving: dict[Link, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
+        self._is_doubtful = asyncio.Event()
         self._is_news = True
         """Whether an endpoint's health or breaker has changed since the regions were last looked at."""
 
@@ -173,18 +184,33 @@ class Fleet:
                     await self._resolved.wait()
 
     def pick(
-        self, visits: Visits, *, may_return: bool = False, fits_within_s: float | None = None
+        self,
+        visits: Visits,
+        *,
+        may_return: bool = False,
+        fits_within_s: float | None = None,
+        key: bytes | None = None,
     ) -> tuple[Link, Picked] | Refused:
         """Where an attempt goes."""
+        states, shares, now = self._outlook()
+        picked = self._picker.pick(
+            states, shares, visits, now, may_return=may_return, fits_within_s=fits_within_s, key=key
+        )
+        return picked if isinstance(picked, Refused) else (self._links[picked.endpoint.key], picked)
+
+    def pick_beside(self, link: Link) -> tuple[Link, Picked] | None:
+        """Where a second attempt goes beside one at `link` that is slow; None where nobody has room to spare."""
+        states, shares, now = self._outlook()
+        picked = self._picker.pick_beside(link.state, states, shares, now)
+        return None if picked is None else (self._links[picked.endpoint.key], picked)
+
+    def _outlook(self) -> tuple[list[EndpointState], Mapping[str, float], float]:
         now = self.clock()
         states = [link.state for link in self._links.values()]
         if self._is_news:
             self._is_news = False
             self._regions.observe(Counter(state.region for state in states if state.is_healthy), now)
-        picked = self._picker.pick(
-            states, self._regions.shares(now), visits, now, may_return=may_return, fits_within_s=fits_within_s
-        )
-        return picked if isinstance(picked, Refused) else (self._links[picked.endpoint.key], picked)
+        return states, self._regions.shares(now), now
 
     def pick_again(self, link: Link) -> tuple[Link, Picked] | Refused:
         """That endpoint, if it takes calls."""
@@ -210,25 +236,33 @@ class Fleet:
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(link.close() for link in links), return_exceptions=True)
 
+    def lost(self) -> None:
+        """A connection was lost: names may stand for other addresses now."""
+        self._is_doubtful.set()
+
     def _wake(self) -> None:
         self._is_news = True
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
     async def _resolve_for_ever(self) -> None:
+        patience_s = min(_SHORTEST_RESOLVE_S, self.config.resolve_interval_s)
         while True:
+            self._is_doubtful.clear()
             await asyncio.gather(*(self._resolve(source, *name) for source, name in self._regions.unresolved().items()))
             self._refresh_links()
             self._resolved.set()
-            has_none = not self._links
-            await asyncio.sleep(self.config.connect_timeout_s if has_none else self.config.resolve_interval_s)
+            # Not more often, however many connections are lost.
+            await asyncio.sleep(patience_s)
+            if self._links:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self.config.resolve_interval_s - patience_s):
+                        await self._is_doubtful.wait()
 
     async def _resolve(self, source: str, host: str, port: int) -> None:
-        loop = asyncio.get_running_loop()
         # A name that cannot be resolved now keeps the addresses it had.
         with suppress(OSError):
-            found = await loop.getaddrinfo(host, port, proto=6)
-            self._regions.resolve(source, [_numeric(str(at[0]), port) for *_, at in found])
+            self._regions.resolve(source, await self._lookup(host, port))
 
     def _refresh_links(self) -> None:
         wanted = {endpoint.key: endpoint for endpoint in self._regions.endpoints}
@@ -247,6 +281,11 @@ class Fleet:
         await self.until(lambda: not link.state.outstanding)
         await link.close()
         self._leaving.pop(link, None)
+
+
+async def _system_lookup(host: str, port: int) -> list[str]:
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, proto=6)
+    return [_numeric(str(at[0]), port) for *_, at in found]
 
 
 def _numeric(host: str, port: int) -> str:

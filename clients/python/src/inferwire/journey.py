@@ -18,6 +18,7 @@ from inferwire.errors import (
     LocalReason,
     StreamLost,
     StreamStalled,
+    Unavailable,
 )
 from inferwire.methods import Method
 from inferwire.policy.deadline import Deadline
@@ -34,7 +35,10 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 class Journey:
     """Call `first`, then `next` after each failure. Both raise an InferwireError when there is nowhere to go."""
 
-    def __init__(self, fleet: Fleet, method: Method, deadline: Deadline, *, may_retry: bool = True) -> None:
+    def __init__(
+        self, fleet: Fleet, method: Method, deadline: Deadline, *, may_retry: bool = True, key: bytes | None = None
+    ) -> None:
+        """Calls with the same `key` prefer the same endpoint."""
         self.deadline = deadline
         self.num_attempts = 0
         self.reports: list[AttemptReport] = []
@@ -43,6 +47,7 @@ class Journey:
         """The endpoint of the latest attempt."""
         self._fleet = fleet
         self._method = method
+        self._key = key
         self._may_retry = may_retry and method.is_repeatable
         # Only a stream of tokens can be resumed; once begun, another is lost with its server.
         self._progress = _STREAM if method.is_token_stream else _UNARY
@@ -64,7 +69,7 @@ class Journey:
     def first_at_once(self) -> Attempt:
         """The same for a fleet that is open."""
         self._fleet.budget.deposit()
-        picked = self._fleet.pick(self._visits)
+        picked = self._fleet.pick(self._visits, key=self._key)
         if isinstance(picked, Refused):
             raise self._outage(picked, None)
         return self._begin(picked, is_resume=False)
@@ -81,19 +86,7 @@ class Journey:
     ) -> tuple[Attempt, Step]:
         """The attempt after a failure, and whether it starts over or resumes. A final failure raises `error`, or the
         error that it stands for, with what was `delivered` (arguments of an InferwireError)."""
-        fleet = self._fleet
-        now = fleet.clock()
-        decision = decide(failure, self._progress, self._limits(), now=now, rng=fleet.rng)
-        attempt.failed(failure, decision)
-        self.reports.append(attempt.report(failure))
-        endpoint = attempt.link.endpoint
-        self._visits.failed(
-            endpoint.key,
-            endpoint.region,
-            is_fault=failure.kind in (FailureKind.CONNECTION, FailureKind.STALL),
-            leaves_region=decision.leaves_region,
-            returns_at=None if decision.back is None else now + decision.back.after_s,
-        )
+        decision = self.dropped(attempt, failure)
         was_lost = self._progress.lost_at is not None
         refused: Refused | None = None
         if decision.step is not Step.FINAL and self._may_retry and may_go_on:
@@ -105,6 +98,44 @@ class Journey:
             error.attempts = tuple(self.reports)
             raise error
         raise self._final(failure, cause, refused, {"attempts": self.reports, **delivered}, was_lost=was_lost)
+
+    def dropped(self, attempt: Attempt, failure: Failure) -> Decision:
+        """Note a failed attempt, with what would follow it; another one may still be under way."""
+        fleet = self._fleet
+        now = fleet.clock()
+        decision = decide(failure, self._progress, self._limits(), now=now, rng=fleet.rng)
+        attempt.failed(failure, decision)
+        self.reports.append(attempt.report(failure))
+        endpoint = attempt.link.endpoint
+        if failure.kind is FailureKind.CONNECTION:
+            fleet.lost()
+        self._visits.failed(
+            endpoint.key,
+            endpoint.region,
+            is_fault=failure.kind in (FailureKind.CONNECTION, FailureKind.STALL),
+            leaves_region=decision.leaves_region,
+            returns_at=None if decision.back is None else now + decision.back.after_s,
+        )
+        return decision
+
+    def beside(self, attempt: Attempt) -> Attempt | None:
+        """A hedge: another attempt beside one that is slow. None where it may not be, or where nobody is fit for it."""
+        fleet = self._fleet
+        if not self._may_retry or not self.deadline.leaves_room(fleet.clock()):
+            return None
+        picked = fleet.pick_beside(attempt.link)
+        if picked is None:
+            return None
+        if not fleet.hedging.withdraw(fleet.clock()):
+            picked[1].permit.abandon()
+            return None
+        hedge = self._begin(picked, is_resume=False, is_hedge=True)
+        self.served_by = attempt.link
+        return hedge
+
+    def leads(self, attempt: Attempt) -> None:
+        """A hedge has overtaken the attempt beside which it was sent."""
+        self.served_by = attempt.link
 
     def _limits(self) -> Limits:
         config = self._fleet.config
@@ -119,12 +150,20 @@ class Journey:
             expected_first_token_s=expected_s if is_known and self._method.is_token_stream else 0.0,
         )
 
-    def _begin(self, picked: tuple[Link, Picked], *, is_resume: bool) -> Attempt:
+    def _begin(self, picked: tuple[Link, Picked], *, is_resume: bool, is_hedge: bool = False) -> Attempt:
         link, granted = picked
         self.served_by = link
         number = self.num_attempts
         self.num_attempts += 1
-        return Attempt(self._fleet, link, granted.permit, self._method, number=number, is_resume=is_resume)
+        return Attempt(
+            self._fleet,
+            link,
+            granted.permit,
+            self._method,
+            number=number,
+            is_resume=is_resume,
+            is_hedge=is_hedge,
+        )
 
     async def _move(self, decision: Decision, link: Link) -> tuple[Link, Picked] | Refused:
         began = self._fleet.clock()
@@ -133,7 +172,9 @@ class Journey:
             await self._wait_until(began + decision.elsewhere.after_s)
             fits_within_s = self.remaining() if decision.must_fit_deadline else None
             picked = self._take(
-                decision, decision.elsewhere, self._fleet.pick(self._visits, fits_within_s=fits_within_s)
+                decision,
+                decision.elsewhere,
+                self._fleet.pick(self._visits, fits_within_s=fits_within_s, key=self._key),
             )
             if not isinstance(picked, Refused):
                 return picked
@@ -142,7 +183,9 @@ class Journey:
             await self._wait_until(began + decision.back.after_s)
             while True:
                 again = (
-                    self._fleet.pick_again(link) if decision.stays else self._fleet.pick(self._visits, may_return=True)
+                    self._fleet.pick_again(link)
+                    if decision.stays
+                    else self._fleet.pick(self._visits, may_return=True, key=self._key)
                 )
                 picked = self._take(decision, decision.back, again)
                 returns_at = self._next_chance()
@@ -192,6 +235,10 @@ class Journey:
         was_lost: bool,
     ) -> InferwireError:
         nowhere = f"; {self._why(refused)}" if refused is not None and refused.regions else ""
+        if failure.kind is FailureKind.STALL and not self._method.is_token_stream:
+            if nowhere and refused is not None:
+                return self._outage(refused, cause)
+            return Unavailable("the server gave no sign of life", reason=LocalReason.STALLED, **facts)
         if failure.kind is FailureKind.STALL:
             message = f"nothing came for the stall time, and the stream cannot go on elsewhere{nowhere}"
             return StreamStalled(message, reason=LocalReason.STALLED, started=failure.started, **facts)

@@ -26,6 +26,8 @@ class AttemptEnded:
     """From 0."""
     is_resume: bool
     """Whether it asked for the rest of a stream."""
+    is_hedge: bool = False
+    """Whether it was sent beside another one that was slow; the one overtaken has ended as CANCELLED."""
     code: str
     """The gRPC code by name; OK for success, CANCELLED where the caller left."""
     reason: str

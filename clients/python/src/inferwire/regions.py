@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 
 from inferwire.settings import ClientConfig, FailoverPolicy
+
+_ROUNDING = 1e-9
+_priority = attrgetter("priority")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -48,8 +53,24 @@ def _is_numeric(host: str) -> bool:
     return True
 
 
+def fill(levels: Sequence[float]) -> list[float]:
+    """For each priority level, nearest first, the chance with which a call that has come so far stays there.
+
+    `levels` holds the part of the traffic, 0 to 1, that each can take. As Envoy does it: the nearest is filled first
+    and the rest spills over; where all together cannot take everything, each gets its part of it.
+    """
+    total = sum(levels)
+    scale = 1.0 / total if 0.0 < total < 1.0 else 1.0
+    stays, left = [], 1.0
+    for ability in levels:
+        load = min(left, ability * scale)
+        stays.append(1.0 if load >= left - _ROUNDING else load / left)
+        left -= load
+    return stays
+
+
 class RegionHealth:
-    """Whether a region can serve, derived from its endpoints, and the share that it may take."""
+    """Whether a region can serve, derived from its endpoints, and how far it is trusted after it was down."""
 
     def __init__(self, name: str, policy: FailoverPolicy) -> None:
         self.name = name
@@ -71,15 +92,36 @@ class RegionHealth:
         else:
             self._is_down, self._returned_at = True, None
 
-    def share(self, now: float) -> float:
-        """The part of the traffic meant for this region that it should get, 0 to 1; it grows after a return."""
+    def trust(self, now: float) -> float:
+        """The part of what it can take that it should get, 0 to 1: nothing at first after a return, then more and more.
+
+        `now` in monotonic seconds.
+        """
         if self._returned_at is None:
             return 1.0
-        since = now - self._returned_at
+        since = now - self._returned_at - self._policy.return_after_s
+        if since < 0.0:
+            return 0.0
         if since >= self._policy.slow_start_s:
+            self._returned_at = None
             return 1.0
         first = self._policy.slow_start_share
         return first + (1.0 - first) * since / self._policy.slow_start_s
+
+    @property
+    def available(self) -> int:
+        """Endpoints that may serve."""
+        return self._available
+
+    @property
+    def total(self) -> int:
+        """Endpoints that are known."""
+        return self._total
+
+    @property
+    def is_returning(self) -> bool:
+        """Whether its trust changes with time alone."""
+        return self._returned_at is not None
 
     @property
     def is_down(self) -> bool:
@@ -99,6 +141,8 @@ class Regions:
         kept = [region for region in config.regions if allowed is None or region.name in allowed]
         self._regions = sorted(kept, key=lambda region: region.priority)
         self._health = {region.name: RegionHealth(region.name, config.failover) for region in self._regions}
+        self._overprovision = config.failover.overprovision
+        self._shares: dict[str, float] | None = None
         self._names: dict[str, tuple[str, int]] = {}
         """Configured targets that are names for us to resolve, with host and port."""
         self._endpoints: dict[str, tuple[Endpoint, ...]] = {}
@@ -141,10 +185,41 @@ class Regions:
         for region in self._regions:
             total = sum(len(self._endpoints[source]) for source in region.endpoints)
             self._health[region.name].observe(available.get(region.name, 0), total, now)
+        self._shares = None
 
-    def shares(self, now: float) -> dict[str, float]:
-        """Per region the share of the traffic meant for it that it should get, 0 to 1."""
-        return {name: health.share(now) for name, health in self._health.items()}
+    def shares(self, now: float) -> Mapping[str, float]:
+        """Per region the chance, 0 to 1, with which a call that has come to its priority level may stay in it."""
+        if self._shares is None or any(health.is_returning for health in self._health.values()):
+            self._shares = self._spill(now)
+        return self._shares
+
+    def _spill(self, now: float) -> dict[str, float]:
+        levels = [[self._health[each.name] for each in level] for _, level in groupby(self._regions, _priority)]
+        trusts = {health.name: health.trust(now) for health in self._health.values()}
+        abilities = [self._ability(level) for level in levels]
+        trusted = [ability * _mean_trust(level, trusts) for ability, level in zip(abilities, levels, strict=True)]
+        if not sum(abilities):
+            return dict.fromkeys(trusts, 1.0)
+        # Where the others cannot take everything, nobody waits to be trusted.
+        is_enough = sum(trusted) >= 1.0 - _ROUNDING
+        stays = fill(trusted if is_enough else abilities)
+        shares = {}
+        for stay, level in zip(stays, levels, strict=True):
+            most = max(trusts[each.name] for each in level)
+            for each in level:
+                shares[each.name] = stay * (trusts[each.name] / most if most and is_enough else 1.0)
+        return shares
+
+    def _ability(self, level: Sequence[RegionHealth]) -> float:
+        total = sum(each.total for each in level)
+        healthy = sum(each.available for each in level) / total if total else 0.0
+        return min(1.0, self._overprovision * healthy)
 
     def __repr__(self) -> str:
         return f"<Regions {', '.join(repr(health) for health in self._health.values())}>"
+
+
+def _mean_trust(level: Sequence[RegionHealth], trusts: Mapping[str, float]) -> float:
+    """Weighed by the endpoints that may serve."""
+    available = sum(each.available for each in level)
+    return sum(each.available * trusts[each.name] for each in level) / available if available else 0.0

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Self
 import grpc
 
 from inferwire.attempts import Metadata
-from inferwire.calls import EventStream, Exchange, TokenStream, UnaryExchange
+from inferwire.calls import EventStream, Exchange, UnaryExchange
 from inferwire.channels import Fleet
 from inferwire.errors import Code, InferwireError
 from inferwire.methods import Method
@@ -19,6 +19,7 @@ from inferwire.observation import Observer
 from inferwire.policy.deadline import Deadline
 from inferwire.propagation import incoming
 from inferwire.settings import ClientConfig
+from inferwire.token_stream import TokenStream
 
 
 class ResilientRpcError(grpc.aio.AioRpcError):

@@ -113,12 +113,42 @@ class ThrottlePolicy(_Checked):
 class FailoverPolicy(_Checked):
     """How traffic leaves a region and comes back."""
 
+    overprovision: Annotated[float, Bounds(at_least=1)] = 1.4
+    """A region keeps all of its traffic while this many times the share of its healthy endpoints is at least 1."""
+    return_after_s: SecondsOrZero = 10.0
+    """Time for which a region that was down must be well before traffic comes back, while others can take it."""
     slow_start_s: SecondsOrZero = 10.0
     """Time in which a region that returns gets back to its full share; its caches are cold at first."""
     slow_start_share: Share = 0.1
     """Share that it starts with."""
+    panic_below: Share = 0.5
+    """Part of the traffic below which what all regions together can take is a panic."""
     panic_share: Share = 0.1
-    """Share of calls that may probe an open breaker early while every breaker is open."""
+    """Share of calls that may probe an open breaker early in a panic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AffinityPolicy(_Checked):
+    """How calls find the server that has the beginning of their prompt in its cache."""
+
+    prefix_bytes: CountOrZero = 1024
+    """Prompts that are equal in so many first bytes go to the same server of a region; 0 leaves only sessions."""
+    bounded_load: Annotated[float, Bounds(at_least=1)] = 1.25
+    """Times the mean work of the region's servers above which it is the next one's turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HedgePolicy(_Checked):
+    """Second attempts beside first ones whose first token is late."""
+
+    enabled: bool = False
+    """Whether streams are hedged at all; some prompts are then computed twice."""
+    quantile: Share = 0.95
+    """Of the times to first token of prompts of like length: a first token later than that is late."""
+    min_delay_s: Seconds = 0.1
+    """Shortest wait before a hedge."""
+    budget_ratio: Share = 0.05
+    """Hedges earned by each stream; there is no reserve."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,18 +159,24 @@ class StallPolicy(_Checked):
     """Asked of the server, so that waiting in a queue is no silence; None asks for nothing."""
     first_token_s: Seconds | None = 5.0
     """Longest silence before the first token; None waits for the deadline."""
+    prefill_s: Seconds | None = 60.0
+    """Longest time from Started to the first token without getting on with the prompt; None trusts Progress."""
     between_tokens_s: Seconds | None = 2.0
     """Longest silence after it; None waits for the deadline."""
     decode_s: Seconds | None = 10.0
     """Longest time between two tokens whatever Progress says, so that a hung engine is left; None trusts Progress."""
+    unary_s: Seconds | None = 2.0
+    """Wait for a unary reply after which its server must give a sign of life, within as long; None never asks."""
 
     def _conflicts(self) -> Iterator[tuple[str, str]]:
         for name in ("first_token_s", "between_tokens_s"):
             silence = getattr(self, name)
             if silence and self.progress_interval_s and silence < 2 * self.progress_interval_s:
                 yield name, f"{silence:g} is below twice progress_interval_s = {self.progress_interval_s:g}"
-        if self.decode_s and self.between_tokens_s and self.decode_s < self.between_tokens_s:
-            yield "decode_s", f"{self.decode_s:g} is below between_tokens_s = {self.between_tokens_s:g}"
+        for name, shorter in (("prefill_s", "first_token_s"), ("decode_s", "between_tokens_s")):
+            longest, silence = getattr(self, name), getattr(self, shorter)
+            if longest and silence and longest < silence:
+                yield name, f"{longest:g} is below {shorter} = {silence:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +255,8 @@ class ClientConfig(_Checked):
     breaker: BreakerPolicy = field(default_factory=BreakerPolicy)
     throttle: ThrottlePolicy = field(default_factory=ThrottlePolicy)
     failover: FailoverPolicy = field(default_factory=FailoverPolicy)
+    affinity: AffinityPolicy = field(default_factory=AffinityPolicy)
+    hedge: HedgePolicy = field(default_factory=HedgePolicy)
     stall: StallPolicy = field(default_factory=StallPolicy)
     keepalive: KeepalivePolicy = field(default_factory=KeepalivePolicy)
     resume: ResumePolicy = field(default_factory=ResumePolicy)

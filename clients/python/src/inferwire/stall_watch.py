@@ -23,15 +23,30 @@ class StallWatch:
         """When the reader began to wait for the next event; None while it does not."""
         self.token_waits_since: float | None = None
         """The same for the next token."""
-        self._has_token = False
+        self._has_started = self._has_token = False
+        self._prompt_tokens_done = 0
 
     def begin(self, call: Any) -> None:
         """Watch an attempt's call."""
-        self.has_stalled = self._has_token = False
+        self.has_stalled = self._has_started = self._has_token = False
+        self._prompt_tokens_done = 0
         self.token_waits_since = None
         self._call = call
         self._timer = StallTimer(self._fleet.config.stall, self.clock())
         self._arm()
+
+    def started(self) -> None:
+        """An engine has begun: from here on it must also get on with the prompt."""
+        self._has_started = True
+        self._timer.started(self.clock())
+        self.stop()
+        self._arm()
+
+    def progressed(self, prompt_tokens_done: int) -> None:
+        """It tells how much of the prompt the engine has computed."""
+        if self._has_started and prompt_tokens_done > self._prompt_tokens_done:
+            self._prompt_tokens_done = prompt_tokens_done
+            self._timer.started(self.clock())
 
     def token(self) -> None:
         """It was the attempt's first token: from here on the shorter silence counts."""
@@ -57,6 +72,8 @@ class StallWatch:
         # Each event ended a silence, and so did a reader that had something else to do.
         if self._has_token:
             self._timer.heard(now if self.token_waits_since is None else self.token_waits_since, token=True)
+        elif self._has_started and self.waits_since is None:
+            self._timer.started(now)
         self._timer.heard(now if self.waits_since is None else self.waits_since)
         if self._timer.is_stalled(now):
             self.has_stalled = True

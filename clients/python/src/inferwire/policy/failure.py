@@ -70,7 +70,9 @@ _RESETS = (
     "upstream connect error",
     "upstream reset",
 )
-_NAMELESS_LOSSES = frozenset({Code.INTERNAL, Code.UNKNOWN, Code.CANCELLED})
+# A server that closes ends calls that it has not looked at as CANCELLED; what this side cancels is no status.
+_LOSSES = frozenset({Code.UNAVAILABLE, Code.CANCELLED})
+_NAMELESS_LOSSES = frozenset({Code.INTERNAL, Code.UNKNOWN})
 
 
 def status_failure(
@@ -81,13 +83,14 @@ def status_failure(
     started: bool = False,
     details: str = "",
 ) -> Failure:
-    """What a status means: gRPC's own UNAVAILABLE and a proxy's reset are lost connections, the rest are answers.
+    """What a status means: gRPC's own UNAVAILABLE, a CANCELLED that nobody here asked for and a proxy's reset are lost
+    connections, the rest are answers.
 
     `reason` is the service's own, `details` the status message.
     """
     if reason or pushback is not None:
         kind = FailureKind.STATUS
-    elif code is Code.UNAVAILABLE or (code in _NAMELESS_LOSSES and any(text in details.lower() for text in _RESETS)):
+    elif code in _LOSSES or (code in _NAMELESS_LOSSES and any(text in details.lower() for text in _RESETS)):
         kind = FailureKind.CONNECTION
     else:
         kind = FailureKind.STATUS

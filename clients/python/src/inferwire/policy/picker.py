@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from random import Random
 
 from inferwire.errors import LocalReason
+from inferwire.policy.affinity import by_affinity
 from inferwire.policy.breaker import BreakerState, Permit
 from inferwire.policy.endpoint import EndpointState
 from inferwire.policy.visits import Visits
-from inferwire.settings import FailoverPolicy
+from inferwire.settings import AffinityPolicy, FailoverPolicy
 
 _SOONEST_OVER_FIRST = (
     LocalReason.THROTTLED,
@@ -39,8 +40,9 @@ class Refused:
 class Picker:
     """Places attempts. Endpoints come from the caller, so that what is not allowed is not there to be picked."""
 
-    def __init__(self, policy: FailoverPolicy, rng: Random) -> None:
+    def __init__(self, policy: FailoverPolicy, rng: Random, *, affinity: AffinityPolicy | None = None) -> None:
         self._policy = policy
+        self._bounded_load = (affinity or AffinityPolicy()).bounded_load
         self._rng = rng
 
     def pick(
@@ -52,17 +54,19 @@ class Picker:
         *,
         may_return: bool = False,
         fits_within_s: float | None = None,
+        key: bytes | None = None,
     ) -> Picked | Refused:
         """An endpoint for one attempt, with its permit.
 
-        `shares` has every allowed region and the part, 0 to 1, of the traffic meant for it that it should get.
-        `may_return` admits endpoints that the call has tried and whose time has come. `fits_within_s` leaves out
-        those whose first token is expected later. `now` in monotonic seconds.
+        `shares` has every allowed region and the chance, 0 to 1, with which a call that has come to its priority level
+        may stay in it. `may_return` admits endpoints that the call has tried and whose time has come. `fits_within_s`
+        leaves out those whose first token is expected later. Calls with the same `key` prefer the same endpoint of a
+        region. `now` in monotonic seconds.
         """
         if visits.is_empty and fits_within_s is None:
             calm = _calm(endpoints, shares, now)
             if calm:
-                return self._grant(self._least_busy(calm, now), now)
+                return self._grant(self._choose(calm, now, key), now)
         reasons = {
             endpoint: self._obstacle(endpoint, visits, now, may_return=may_return, fits_within_s=fits_within_s)
             for endpoint in endpoints
@@ -71,17 +75,40 @@ class Picker:
         willing = [one for one in usable if not self._chance(one.throttle.skip_probability(now))]
         if usable and not willing and visits.is_empty:
             return _refused(shares, {**reasons, **dict.fromkeys(usable, LocalReason.THROTTLED)})
-        if usable:
-            return self._grant(self._place(willing or usable, shares, visits, now), now)
-        if _is_outage(endpoints) and self._chance(self._policy.panic_share):
+        if (not usable or visits.is_empty) and self._is_panic(endpoints) and self._chance(self._policy.panic_share):
+            farthest = min((one.priority for one in usable), default=None)
             early = [
                 endpoint
                 for endpoint, reason in reasons.items()
-                if reason is LocalReason.BREAKER_OPEN and endpoint.breaker.admits(now, early=True)
+                if reason is LocalReason.BREAKER_OPEN
+                and endpoint.breaker.admits(now, early=True)
+                and (farthest is None or endpoint.priority <= farthest)
             ]
             if early:
                 return self._grant(self._least_busy(_nearest(early, visits), now), now, early=True)
+        if usable:
+            return self._grant(self._place(willing or usable, shares, visits, now, key), now)
         return _refused(shares, reasons)
+
+    def pick_beside(
+        self, busy: EndpointState, endpoints: Sequence[EndpointState], shares: Mapping[str, float], now: float
+    ) -> Picked | None:
+        """Another endpoint for a second attempt beside one that is slow, if one is well and has room to spare.
+
+        Never in a region where a breaker is being probed.
+        """
+        probed = {one.region for one in endpoints if one.breaker.state is BreakerState.HALF_OPEN}
+        fit = [
+            one
+            for one in endpoints
+            if one is not busy
+            and one.region not in probed
+            and one.is_healthy
+            and not one.pushes_back(now)
+            and not one.throttle.skip_probability(now)
+            and shares[one.region] > 0.0
+        ]
+        return self._grant(self._place(fit, shares, Visits(), now, None), now) if fit else None
 
     def pick_only(self, endpoint: EndpointState, now: float) -> Picked | Refused:
         """That endpoint, if it takes calls."""
@@ -101,16 +128,49 @@ class Picker:
         return None if endpoint.breaker.admits(now) else LocalReason.BREAKER_OPEN
 
     def _place(
-        self, endpoints: list[EndpointState], shares: Mapping[str, float], visits: Visits, now: float
+        self,
+        endpoints: list[EndpointState],
+        shares: Mapping[str, float],
+        visits: Visits,
+        now: float,
+        key: bytes | None,
     ) -> EndpointState:
-        held_back = {region for region, share in shares.items() if self._chance(1.0 - share)}
+        held_back = self._held_back(endpoints, shares)
         others = [one for one in endpoints if one.key != visits.last or one.stands_for_many]
         preferred = [
             one
             for one in others
-            if one.region not in held_back and not one.pushes_back(now) and not visits.has_left(one.region)
+            # A region that is left for its health comes back only if somebody looks.
+            if (one.region not in held_back or one.breaker.state is not BreakerState.CLOSED)
+            and not one.pushes_back(now)
+            and not visits.has_left(one.region)
         ]
-        return self._least_busy(_nearest(preferred or others or endpoints, visits), now)
+        return self._choose(_nearest(preferred or others or endpoints, visits), now, key)
+
+    def _held_back(self, endpoints: Iterable[EndpointState], shares: Mapping[str, float]) -> set[str]:
+        """Regions that this call does not stay in; one draw for all regions of a priority level."""
+        draws: dict[int, float] = {}
+        held_back = set()
+        for region, priority in dict.fromkeys((one.region, one.priority) for one in endpoints):
+            if shares[region] < 1.0 and draws.setdefault(priority, self._rng.random()) >= shares[region]:
+                held_back.add(region)
+        return held_back
+
+    def _is_panic(self, endpoints: Sequence[EndpointState]) -> bool:
+        """Whether what all regions together can take is a small part of the traffic, and a breaker may be why."""
+        states = [one for one in endpoints if one.is_serving is not False]
+        if not states or all(one.breaker.state is BreakerState.CLOSED for one in states):
+            return False
+        healthy: dict[int, list[bool]] = {}
+        for one in endpoints:
+            healthy.setdefault(one.priority, []).append(one.is_healthy)
+        abilities = [min(1.0, self._policy.overprovision * sum(each) / len(each)) for each in healthy.values()]
+        return not any(abilities) or sum(abilities) < self._policy.panic_below
+
+    def _choose(self, endpoints: Sequence[EndpointState], now: float, key: bytes | None) -> EndpointState:
+        if key is None or len(endpoints) == 1:
+            return self._least_busy(endpoints, now)
+        return by_affinity(key, endpoints, self._bounded_load)
 
     def _chance(self, probability: float) -> bool:
         return probability > 0.0 and self._rng.random() < probability
@@ -152,12 +212,6 @@ def _nearest(endpoints: Sequence[EndpointState], visits: Visits) -> list[Endpoin
     ranks = [(visits.has_left(one.region), one.priority) for one in endpoints]
     best = min(ranks)
     return [one for one, rank in zip(endpoints, ranks, strict=True) if rank == best]
-
-
-def _is_outage(endpoints: Iterable[EndpointState]) -> bool:
-    """Whether nothing is healthy although something may be: every breaker of what says it serves is not closed."""
-    states = [endpoint.breaker.state for endpoint in endpoints if endpoint.is_serving is not False]
-    return bool(states) and BreakerState.CLOSED not in states
 
 
 def _refused(shares: Mapping[str, float], reasons: Mapping[EndpointState, LocalReason | None]) -> Refused:

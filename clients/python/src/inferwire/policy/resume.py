@@ -168,6 +168,11 @@ class ExactlyOnce:
             ),
         )
 
+    @property
+    def binding_fingerprint(self) -> str:
+        """Of the model that every further attempt must have; empty where any will do, or nothing has started."""
+        return "" if self._facts is None or self._mode is ResumeMode.ANY else self._facts.model_fingerprint
+
     def partial_outputs(self) -> tuple[PartialOutput, ...]:
         """What the caller was given, by output; ids only if it wants them."""
         return tuple(

@@ -87,6 +87,15 @@ class FakeServer:
             await server.stop(None)
         self._wake()
 
+    def hang(self, seconds: float) -> None:
+        """Let its loop stand still, as a server's does that hangs: connections live, pings are answered, nothing else.
+
+        Only for `blocking_fake_server`, whose loop is not the caller's.
+        """
+        if self._loop is None:
+            raise RuntimeError("the server was not started")
+        self._loop.call_soon_threadsafe(time.sleep, seconds)
+
     def say_serving(self, is_serving: bool) -> None:
         """Change what the health service says, as a server does that drains."""
         self._is_serving = is_serving
