@@ -64,6 +64,10 @@ test: .venv/.dev .venv-stubs/.installed ## Run the tests, less the slow ones
 .PHONY: check
 check: lint types imports proto stubs-fresh ## Lint, types, import rules, contract, stubs
 
+.PHONY: ops-check
+ops-check: .venv/.dev .venv-checkov/.installed ## Prove the files of docker/ and k8s/: recipes, compose, manifests, rules, dashboards
+	@$(BIN)/python -m tools.ops_check
+
 .PHONY: bench
 bench: .venv/.dev ## Measure the goals and print them as ratios
 	@$(BIN)/python -m bench
@@ -107,7 +111,7 @@ format: .venv/.dev ## Format Python and protos
 
 .PHONY: clean
 clean: ## Remove environments, caches and build output
-	@rm -rf .venv .venv-stubs build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf .venv .venv-checkov .venv-stubs build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 # --- the parts of `make check` -------------------------------------------------------------------------------------
 
