@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -121,5 +122,8 @@ async def _serve(make_server: Callable[[], InferenceServer]) -> str:
     except BaseException:
         await server.close()
         raise
+    # What lives as long as the process need not be looked through again and again, with every stream standing still.
+    gc.collect()
+    gc.freeze()
     await server.until_stopped()
     return server.failure
