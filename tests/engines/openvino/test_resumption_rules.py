@@ -22,12 +22,6 @@ REGEX = Grammar(kind=GrammarKind.REGEX, source="[a-f]+")
         pytest.param(
             {"sampling": Sampling(temperature=0.0, repetition_penalty=1.3)}, "PREFILLED", "PREFILLED", id="repetition"
         ),
-        pytest.param(
-            {"sampling": Sampling(temperature=0.0, presence_penalty=1.0)}, "REGENERATED", "PREFILLED", id="presence"
-        ),
-        pytest.param(
-            {"sampling": Sampling(temperature=0.0, frequency_penalty=-1.0)}, "REGENERATED", "PREFILLED", id="frequency"
-        ),
         pytest.param({"sampling": SAMPLED}, "REGENERATED", "PREFILLED", id="sampled"),
         pytest.param({"grammar": REGEX}, "REGENERATED", "REGENERATED", id="grammar"),
         pytest.param({"resumed_token_ids": ()}, "FRESH", "FRESH", id="nothing to resume"),

@@ -29,8 +29,6 @@ def generation_settings(
         "max_new_tokens": max_new_tokens,
         "do_sample": not is_greedy(request),
         "repetition_penalty": sampling.repetition_penalty,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
         "logprobs": 0 if request.top_logprobs is None else 1,
     }
     if settings["do_sample"]:

@@ -12,16 +12,14 @@ def continuation_of(request: EngineRequest, profile: Profile) -> Continuation:
     """FRESH, PREFILLED (the given tokens become part of the prompt) or REGENERATED (made again and compared).
 
     Appending gives the uninterrupted output only where the next token depends on nothing but the tokens before it.
-    The pipeline restarts its random generator, its penalty counts and its grammar with each request; under FAST,
+    The pipeline restarts its random generator and its grammar with each request; under FAST,
     where equality is not promised anyway, only a grammar makes regeneration necessary.
     """
     if not request.resumed_token_ids:
         return Continuation.FRESH
     if request.grammar is not None:
         return Continuation.REGENERATED
-    sampling = request.sampling
-    counts_tokens = sampling.presence_penalty != 0 or sampling.frequency_penalty != 0
-    if profile is Profile.EXACT and (counts_tokens or not is_greedy(request)):
+    if profile is Profile.EXACT and not is_greedy(request):
         return Continuation.REGENERATED
     return Continuation.PREFILLED
 
