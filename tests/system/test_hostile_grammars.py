@@ -11,13 +11,16 @@ from typing import Any
 import grpc
 import pytest
 from inferwire.v1 import generation_pb2, inference_pb2_grpc, operations_pb2, operations_pb2_grpc
+from inferwire_server.models.repository import ModelRepository
 
 from tests.gaps import Gaps, neighbours
 from tests.grammars import HOSTILE, Constraint, generated
+from tests.real_model import NAME
 from tests.server_process import ServerProcess, server_process
 from tests.serving import error_info, request
 
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
+"""Only against hanging: checks of hostile grammars wait for one another."""
 AT_ONCE = 4
 MOST_SLOWER = 3.0
 SEED = 3
@@ -121,3 +124,11 @@ async def test_hostile_grammars_are_refused_or_obeyed_while_plain_streams_keep_m
 async def test_200_grammars_are_obeyed_while_plain_streams_keep_moving() -> None:
     async with server_process(engine_options={"step_base_s": STEP_S}) as server:
         await prove(server, "scripted", 200, output_tokens=4_000, phase_s=2.0)
+
+
+@pytest.mark.slow
+@pytest.mark.real_model
+@pytest.mark.timeout(1200)
+async def test_200_grammars_are_obeyed_by_a_real_model_too(smollm2_repository: ModelRepository) -> None:
+    async with server_process(engine="openvino", model=NAME, models_dir=smollm2_repository.root) as server:
+        await prove(server, NAME, 200, output_tokens=600, phase_s=3.0)
