@@ -14,6 +14,7 @@ import click
 
 from inferwire_server.cli.calling import chat, generate, status
 from inferwire_server.cli.modelling import models, pull
+from inferwire_server.cli.securing import certs, keys
 from inferwire_server.cli.serving import serve
 
 
@@ -23,7 +24,7 @@ def inferwire() -> None:
     """Language models as typed gRPC."""
 
 
-for command in (serve, pull, models, generate, chat, status):
+for command in (serve, pull, models, generate, chat, status, keys, certs):
     inferwire.add_command(command)
 
 

@@ -59,7 +59,7 @@ def build_server(
         min_ping_interval_s=min_ping_interval_s,
     )
     server = grpc.aio.server(interceptors=interceptors, options=options)
-    register: Any = _Registration(server)
+    register: Any = Registration(server)
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicers.inference, register)
     model_pb2_grpc.add_ModelServiceServicer_to_server(servicers.models, register)
     operations_pb2_grpc.add_OperationsServiceServicer_to_server(servicers.operations, register)
@@ -78,7 +78,7 @@ def build_health_server(health: Health, interceptors: Sequence[grpc.aio.ServerIn
     return server
 
 
-class _Registration:
+class Registration:
     """Passes on what the generated code registers, and remembers its paths."""
 
     def __init__(self, server: grpc.aio.Server) -> None:

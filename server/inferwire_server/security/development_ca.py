@@ -15,7 +15,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 TRUST_DOMAIN = "spiffe://inferwire.dev"
-LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 _CLOCK_SKEW = timedelta(minutes=5)
 
 

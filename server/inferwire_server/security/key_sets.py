@@ -14,6 +14,7 @@ from typing import Any
 import jwt
 import structlog
 
+_CURVES = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512", "Ed25519": "EdDSA"}
 _log = structlog.get_logger("inferwire.security")
 _FETCH_TIMEOUT_S = 5.0
 _MAX_BYTES = 1 << 20
@@ -110,14 +111,20 @@ def parse_key_set(content: bytes, algorithms: Sequence[str]) -> dict[str, Verifi
 
 def _usable(entry: Mapping[str, Any], algorithms: Sequence[str]) -> tuple[str, VerificationKey | None]:
     key_id = entry.get("kid")
-    if not isinstance(key_id, str) or entry.get("use", "sig") != "sig" or entry.get("kty") not in ("RSA", "EC", "OKP"):
+    if not isinstance(key_id, str) or entry.get("use", "sig") != "sig":
         return "", None
     named = entry.get("alg")
-    fitting = tuple(algorithm for algorithm in algorithms if named in (None, algorithm))
+    fitting = tuple(algorithm for algorithm in algorithms if named in (None, algorithm) and _fits(entry, algorithm))
     try:
         return key_id, VerificationKey(jwt.PyJWK(dict(entry)).key, fitting) if fitting else None
     except jwt.PyJWTError:
         return "", None
+
+
+def _fits(entry: Mapping[str, Any], algorithm: str) -> bool:
+    if entry.get("kty") == "RSA":
+        return algorithm.startswith(("RS", "PS"))
+    return entry.get("kty") in ("EC", "OKP") and _CURVES.get(entry.get("crv", "")) == algorithm
 
 
 def _fetch(address: str) -> bytes:

@@ -43,8 +43,8 @@ class Tokens:
             return known
         claims = await self._claims(token)
         caller = self._caller(claims)
-        # Reading the clock's `exp` strictly: within the leeway after it, each call is checked again.
-        self._verdicts.put(digest, caller, now=self._clock(), expires_at=float(claims["exp"]))
+        # Within the leeway after its end, each call is checked again.
+        self._verdicts.put(digest, caller, now=self._clock(), expires_at=int(claims["exp"]))
         return caller
 
     async def _claims(self, token: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class Verdicts:
         self._known.move_to_end(digest)
         return caller
 
-    def put(self, digest: bytes, caller: Caller, *, now: float, expires_at: float) -> None:
+    def put(self, digest: bytes, caller: Caller, *, now: float, expires_at: int) -> None:
         """Keep a verdict, never beyond the credential's own end."""
         self._known[digest] = (caller, min(now + _LONGEST_S, expires_at))
         self._known.move_to_end(digest)

@@ -1,0 +1,101 @@
+"""`inferwire keys` and `inferwire certs`, as an operator types them."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from cryptography import x509
+from hypothesis import given
+from hypothesis import strategies as st
+from inferwire_server.cli import inferwire as command_line
+from inferwire_server.domain.errors import Unauthenticated
+from inferwire_server.security.api_keys import ApiKeys, load_key_ring
+from inferwire_server.security.certificates import load_certificates
+
+
+def inferwire(folder: Path, *arguments: str) -> Result:
+    """To its end, with the files of keys in `folder`."""
+    names = {"INFERWIRE_API_KEYS": folder / "keys.json", "INFERWIRE_API_KEYS_SECRET": folder / "keys.secret"}
+    environment = {name: str(path) for name, path in names.items()} | {"COLUMNS": "200"}
+    return CliRunner().invoke(command_line, arguments, env=environment)
+
+
+def ring(folder: Path) -> ApiKeys:
+    contents = [(folder / "keys.json").read_bytes(), (folder / "keys.secret").read_bytes()]
+    return ApiKeys(lambda: load_key_ring(contents))
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_key_is_shown_once_kept_as_a_digest_listed_by_its_prefix_and_revoked(tmp_path: Path) -> None:
+    made = inferwire(tmp_path, "keys", "create", "--tenant", "acme", "--subject", "indexer", "--role", "operator")
+    key = made.output.strip()
+    prefix = key[:15]
+    caller = ring(tmp_path).caller(key)
+    assert (caller.tenant, caller.subject, caller.roles) == ("acme", "indexer", frozenset({"operator"}))
+    kept = (tmp_path / "keys.json").read_text()
+    assert key.partition(f"{prefix}_")[2] not in kept
+    assert {mode(tmp_path / name) for name in ("keys.json", "keys.secret")} == {0o600}
+
+    listed = inferwire(tmp_path, "keys", "list").output
+    assert prefix in listed
+    assert "valid" in listed
+    assert key not in listed
+
+    assert inferwire(tmp_path, "keys", "revoke", prefix).exit_code == 0
+    with pytest.raises(Unauthenticated, match="revoked"):
+        ring(tmp_path).caller(key)
+    unknown = inferwire(tmp_path, "keys", "revoke", "iw_000000000000")
+    assert unknown.exit_code == 1
+    assert "no key has the prefix" in unknown.output
+
+
+def test_a_name_that_cannot_be_one_and_a_broken_file_are_said(tmp_path: Path) -> None:
+    wrong = inferwire(tmp_path, "keys", "create", "--tenant", "no tenant")
+    (tmp_path / "keys.json").write_text('{"format": 1, "keys": [{}]}')
+    broken = inferwire(tmp_path, "keys", "list")
+    assert (wrong.exit_code, broken.exit_code) == (1, 1)
+    assert "a tenant is" in wrong.output
+    assert "no file of API keys" in broken.output
+    assert isinstance(broken.exception, SystemExit)
+    assert isinstance(wrong.exception, SystemExit)
+
+
+def test_the_secret_decides_and_another_one_makes_every_key_unknown(tmp_path: Path) -> None:
+    key = inferwire(tmp_path, "keys", "create", "--tenant", "acme").output.strip()
+    (tmp_path / "keys.secret").write_text("0" * 64)
+    with pytest.raises(Unauthenticated):
+        ring(tmp_path).caller(key)
+
+
+@given(st.text())
+def test_nothing_else_is_a_key(text: str) -> None:
+    with pytest.raises(Unauthenticated):
+        ApiKeys(lambda: load_key_ring([b'{"format": 1, "keys": []}', b"0" * 64])).caller(text)
+
+
+@given(st.binary() | st.recursive(st.none() | st.text(), st.lists).map(lambda value: json.dumps(value).encode()))
+def test_no_content_makes_reading_the_files_fail_otherwise_than_as_a_bad_file(content: bytes) -> None:
+    with pytest.raises(ValueError, match="no file of API keys"):
+        load_key_ring([content, b"0" * 64])
+
+
+def test_development_certificates_fit_together_for_two_regions_and_a_client(tmp_path: Path) -> None:
+    done = inferwire(tmp_path, "certs", "dev", str(tmp_path / "dev"), "--host", "inferwire.internal")
+    assert done.exit_code == 0, done.output
+    ca = x509.load_pem_x509_certificate((tmp_path / "dev/ca.pem").read_bytes())
+    for name in ("eu/server", "us/server", "client/client"):
+        pem, key = tmp_path / f"dev/{name}.pem", tmp_path / f"dev/{name}-key.pem"
+        load_certificates([pem.read_bytes(), key.read_bytes(), (tmp_path / "dev/ca.pem").read_bytes()], 0.0)
+        x509.load_pem_x509_certificate(pem.read_bytes()).verify_directly_issued_by(ca)
+        assert mode(key) == 0o600
+    server = x509.load_pem_x509_certificate((tmp_path / "dev/eu/server.pem").read_bytes())
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "inferwire.internal" in names.get_values_for_type(x509.DNSName)
+    assert names.get_values_for_type(x509.UniformResourceIdentifier) == ["spiffe://inferwire.dev/region/eu/server"]
