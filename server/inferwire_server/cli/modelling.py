@@ -105,10 +105,11 @@ def models(context: click.Context, models_dir: Path | None) -> None:
 @click.argument("model")
 @click.pass_obj
 def verify(repository: ModelRepository, model: str) -> None:
-    """Prove the files of MODEL against its manifest."""
+    """Prove the files of MODEL (all versions, or name@version) against their manifests."""
     with _model_errors():
-        version = repository.verify(model)
-    click.echo(f"{version.manifest.name}@{version.manifest.version} is whole")
+        versions = repository.verify(model)
+    for version in versions:
+        click.echo(f"{version.manifest.qualified_name} is whole")
 
 
 @models.command()

@@ -136,7 +136,6 @@ class Generation:
     resume: Resume | None = None
     deadline: float | None = None
     """Monotonic seconds (time.monotonic); None when the caller set none."""
-    progress_interval_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

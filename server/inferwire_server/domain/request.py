@@ -77,7 +77,5 @@ class GenerationDraft:
     is_streaming: bool = False
     deadline: float | None = None
     """Monotonic seconds; None when the caller set none."""
-    wire_bytes: int = 0
-    """Size of the encoded request."""
     set_fields: frozenset[str] = frozenset()
     """Paths of the request fields that were set, as in `sampling.top_k`."""

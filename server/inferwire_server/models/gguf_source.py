@@ -127,7 +127,7 @@ def _intact_versions(
     versions = []
     for name in _VARIANTS:
         try:
-            version = repository.verify(f"{model.name}@{name}", progress=progress)
+            (version,) = repository.verify(f"{model.name}@{name}", progress)
         except ModelError:
             return None
         if version.manifest.source.sha256.get(Path(model.member).name) != model.member_sha256:

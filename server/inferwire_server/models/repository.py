@@ -71,11 +71,16 @@ class ModelRepository:
         preferred = [candidate for candidate in versions if prefer in candidate.manifest.preferred_for]
         return (preferred or versions)[-1]
 
-    def verify(self, reference: str, *, prefer: str = FAST, progress: ProgressSink = silent) -> ModelVersion:
-        """Resolve a version and prove its files. Raises VerificationFailed besides what `resolve` raises."""
-        version = self.resolve(reference, prefer=prefer)
-        version.verify(progress)
-        return version
+    def verify(self, reference: str, progress: ProgressSink = silent) -> list[ModelVersion]:
+        """Prove the files of `name@version`, or of all versions of `name`.
+
+        Raises VerificationFailed besides what `resolve` raises.
+        """
+        newest = self.resolve(reference)
+        versions = [newest] if "@" in reference else self.versions(newest.manifest.name)
+        for version in versions:
+            version.verify(progress)
+        return versions
 
     def remove(self, reference: str) -> list[str]:
         """Remove one version (`name@version`) or all of a model; return their qualified names."""

@@ -126,7 +126,6 @@ class Intake:
             bypass_cache=draft.bypass_cache,
             resume=resume,
             deadline=draft.deadline,
-            progress_interval_s=draft.progress_interval_s,
         )
 
     async def tokenize(

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from inferwire_server.models.errors import InvalidModelName, ManifestInvalid, ModelNotStored, StorageUnavailable
+from inferwire_server.models.errors import (
+    InvalidModelName,
+    ManifestInvalid,
+    ModelNotStored,
+    StorageUnavailable,
+    VerificationFailed,
+)
 from inferwire_server.models.manifest import MANIFEST_NAME
 from inferwire_server.models.progress import Progress, Stage
 from inferwire_server.models.repository import ModelRepository, default_root
@@ -101,6 +107,18 @@ def test_a_published_version_replaces_a_damaged_one(repository: ModelRepository)
 
     store(repository, small_manifest())
 
+    repository.verify("small@one")
+
+
+def test_a_bare_name_stands_for_all_versions_when_files_are_proved(repository: ModelRepository) -> None:
+    store(repository, small_manifest(version="one", published_at=EARLY))
+    other = store(repository, small_manifest(version="two", published_at=LATE))
+    assert [version.manifest.version for version in repository.verify("small")] == ["one", "two"]
+
+    (other.path / "model.gguf").write_bytes(b"damaged")
+
+    with pytest.raises(VerificationFailed):
+        repository.verify("small")
     repository.verify("small@one")
 
 
