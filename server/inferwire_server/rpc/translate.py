@@ -41,7 +41,7 @@ def draft(request: generation_pb2.GenerateRequest, *, is_streaming: bool, deadli
     scheduling, cache, expected = request.scheduling, request.cache, request.expected_model
     return GenerationDraft(
         model=request.model,
-        prompt=_prompt(request),
+        prompt=prompt_of(request),
         max_output_tokens=request.max_output_tokens if request.HasField("max_output_tokens") else None,
         sampling=_sampling_draft(sampling) if request.HasField("sampling") else SamplingDraft(),
         stop_strings=tuple(stop.strings),
@@ -69,7 +69,6 @@ def draft(request: generation_pb2.GenerateRequest, *, is_streaming: bool, deadli
         progress_interval_s=progress_interval_s(request),
         is_streaming=is_streaming,
         deadline=deadline,
-        wire_bytes=request.ByteSize(),
         set_fields=frozenset(set_fields(request)),
     )
 
@@ -89,7 +88,8 @@ def set_fields(request: generation_pb2.GenerateRequest) -> Iterable[str]:
             yield descriptor.name
 
 
-def _prompt(request: generation_pb2.GenerateRequest) -> Prompt | None:
+def prompt_of(request: generation_pb2.GenerateRequest) -> Prompt | None:
+    """The input in the domain's words; None without one."""
     kind = request.WhichOneof("input")
     if kind == "prompt":
         return request.prompt
