@@ -131,6 +131,10 @@ class Settings(BaseSettings):
     """Roles beside, or instead of, the built-in `user` and `operator`."""
     tenants: Path | None = None
     """File of what each tenant may use, as in docs/security.md."""
+    audit_dir: Path | None = None
+    """Folder of audit records, one for each call; without it none are kept."""
+    audit_retention_days: Annotated[int, Field(ge=1, le=3650)] = 90
+    """Older ones are deleted, by whole days."""
 
     max_request_bytes: Annotated[int, Field(ge=1024, le=256 * 1024 * 1024)] = 4 * 1024 * 1024
     max_response_bytes: Annotated[int, Field(ge=1024, le=256 * 1024 * 1024)] = 16 * 1024 * 1024

@@ -11,6 +11,7 @@ from importlib.metadata import version
 
 import structlog
 
+from inferwire_server.app.auditing import open_trail
 from inferwire_server.app.security import Security
 from inferwire_server.app.served_model import ServedModel
 from inferwire_server.app.tenancy import Tenancy
@@ -21,6 +22,7 @@ from inferwire_server.observability.loop_reading import LoopReading
 from inferwire_server.observability.metrics import Metrics
 from inferwire_server.observability.metrics_page import MetricsPage
 from inferwire_server.observability.server_gauges import Snapshot
+from inferwire_server.rpc.auditing import CallAudit
 from inferwire_server.rpc.health import Health
 from inferwire_server.rpc.inference import InferenceServicer
 from inferwire_server.rpc.interceptors import CallInterceptor
@@ -128,7 +130,8 @@ class InferenceServer:
             observe=self.metrics.canary,
         )
         self._security = Security(settings, self.metrics.security, (model.facts.name, model.facts.qualified_name))
-        self._interceptor = CallInterceptor(self._security.doorkeeper, self.metrics.calls)
+        self._audit_trail = open_trail(settings, self.metrics.audit)
+        self._interceptor = CallInterceptor(self._security.doorkeeper, self.metrics.calls, self._audit())
         self._server = build_server(
             Servicers(
                 inference=InferenceServicer(
@@ -286,6 +289,8 @@ class InferenceServer:
             self.model.pool.close()
             _log.info("stopped")
         finally:
+            if self._audit_trail is not None:
+                await asyncio.to_thread(self._audit_trail.close)
             self._stopped.set()
 
     async def _until_calls_cease(self) -> None:
@@ -310,6 +315,11 @@ class InferenceServer:
         while True:
             await asyncio.sleep(interval_s)
             self.sessions.sweep()
+
+    def _audit(self) -> CallAudit | None:
+        if self._audit_trail is None:
+            return None
+        return CallAudit(self._audit_trail, self._tenancy.content_policy, model=self.model.facts.qualified_name)
 
     def _make_policy(self, drain_rate: DrainRate) -> AdmissionPolicy:
         capabilities = self.model.engine.capabilities

@@ -12,7 +12,7 @@ from inferwire_server.domain.caller import Caller
 from inferwire_server.observability.metrics import Metrics
 from inferwire_server.security.quota import Quota
 from inferwire_server.security.quotas import QuotaLedger
-from inferwire_server.security.tenants import TenantPolicy, Tenants, load_tenants
+from inferwire_server.security.tenants import ContentPolicy, TenantPolicy, Tenants, load_tenants
 from inferwire_server.security.watched_files import WatchedFiles
 from inferwire_server.settings import SettingsError
 
@@ -33,6 +33,10 @@ class Tenancy:
         """What holds for a tenant now."""
         tenants = self._unlisted if self._watched is None else self._watched.current
         return tenants.policy(tenant)
+
+    def content_policy(self, tenant: str) -> ContentPolicy:
+        """What may be written down of what a tenant says."""
+        return self.policy(tenant).content
 
     def largest_output(self, caller: Caller) -> int | None:
         """Most output tokens of one output; None without a limit."""

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from inferwire_server.observability.audit_metrics import AuditMetrics
 from inferwire_server.observability.buckets import FIRST_TOKEN_BUCKETS
 from inferwire_server.observability.call_metrics import CallMetrics
 from inferwire_server.observability.generation_metrics import GenerationMetrics
@@ -43,6 +44,7 @@ class Metrics:
         self.generations = GenerationMetrics(of_model, self._tenants)
         self.calls = CallMetrics(of_calls, codes, reasons)
         self.quotas = QuotaMetrics(of_calls, self._tenants)
+        self.audit = AuditMetrics(of_calls)
         self._canary_seconds = of_model.histogram(
             "inferwire_canary_seconds", "One-token generations that probe the engine.", FIRST_TOKEN_BUCKETS
         )

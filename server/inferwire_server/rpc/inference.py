@@ -101,7 +101,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             self._sessions.refuse(call.caller, error)
             raise
         reading = await self._sessions.open(draft, call.caller, arrived_at=call.arrived_at)
-        _note(call, reading)
+        _note(call, reading, request)
         return reading
 
 
@@ -123,7 +123,8 @@ async def deliver(
             reading.sent()
 
 
-def _note(call: Call, reading: Reading) -> None:
+def _note(call: Call, reading: Reading, request: generation_pb2.GenerateRequest) -> None:
+    call.session, call.request = reading.session, request
     generation = reading.session.generation
     call.facts["request_id"] = generation.request_id
     call.facts["model"] = generation.model

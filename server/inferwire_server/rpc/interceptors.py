@@ -64,14 +64,21 @@ class Door(Protocol):
     def authorise(self, method: str, caller: Caller) -> None: ...
 
 
+class Audit(Protocol):
+    """Keeps a record of finished calls."""
+
+    def ended(self, call: Call, *, code: str, reason: str, error_id: str, seconds: float) -> None: ...
+
+
 class CallInterceptor(grpc.aio.ServerInterceptor):
     """Wraps every handler, of ours and of the standard services."""
 
-    def __init__(self, door: Door, observer: CallObserver) -> None:
+    def __init__(self, door: Door, observer: CallObserver, audit: Audit | None = None) -> None:
         self.latest_call_at = float("-inf")
         """Monotonic seconds."""
         self._door = door
         self._observer = observer
+        self._audit = audit
         self._guarded: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
 
     async def intercept_service(
@@ -124,62 +131,62 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 else:
                     response = await behaviour(request, context)
             except ServiceError as error:
-                await _fail(call, observer, context, error)
+                await self._fail(call, observer, context, error)
             except asyncio.CancelledError:
-                _report(call, observer, _departure(call))
+                self._report(call, observer, _departure(call))
                 raise
             except grpc.aio.InternalError:
                 # A write failed: the connection is gone, or gRPC refused the size and has told the caller.
-                _report(call, observer, _departure(call))
+                self._report(call, observer, _departure(call))
                 raise asyncio.CancelledError from None
             except grpc.aio.AbortError:
-                _report(call, observer, None, code=_abort_code(context))
+                self._report(call, observer, None, code=_abort_code(context))
                 raise
             except Exception as fault:  # noqa: BLE001 the last guard: nothing from inside may reach the caller
-                await _fail(call, observer, context, record_fault(fault))
-            _report(call, observer, None)
+                await self._fail(call, observer, context, record_fault(fault))
+            self._report(call, observer, None)
             return response
 
         return guarded
 
-
-async def _fail(call: Call, observer: MethodObserver, context: Context, error: ServiceError) -> NoReturn:
-    _report(call, observer, error)
-    status = wire_status(error)
-    try:
-        async with asyncio.timeout(_STATUS_SENDING_S):
-            await context.abort(status.code, status.message, status.trailers)
-    except (TimeoutError, grpc.aio.InternalError):
-        # The caller reads nothing or is gone. gRPC keeps the status for it; nothing of ours needs to wait.
-        raise asyncio.CancelledError from None
-    raise error
-
-
-def _report(call: Call, observer: MethodObserver, error: ServiceError | None, code: str = "OK") -> None:
-    reason = ""
-    if error is not None:
+    async def _fail(self, call: Call, observer: MethodObserver, context: Context, error: ServiceError) -> NoReturn:
+        self._report(call, observer, error)
         status = wire_status(error)
-        code, reason = status.code.name, status.reason
-    seconds = time.monotonic() - call.arrived_at
-    observer.ended(code, reason, seconds)
-    facts = dict(call.facts)
-    if call.trace_id:
-        facts["trace_id"] = call.trace_id
-    error_id = getattr(error, "error_id", "")
-    if error_id:
-        facts["error_id"] = error_id
-    # Probes come every second or two for as long as the server lives.
-    is_routine = call.method.startswith(_HEALTH) and code in _ROUTINE
-    log = _access.debug if is_routine else _access.info
-    log(
-        "call",
-        method=call.method,
-        tenant=call.caller.tenant,
-        code=code,
-        reason=reason,
-        seconds=round(seconds, 4),
-        **facts,
-    )
+        try:
+            async with asyncio.timeout(_STATUS_SENDING_S):
+                await context.abort(status.code, status.message, status.trailers)
+        except (TimeoutError, grpc.aio.InternalError):
+            # The caller reads nothing or is gone. gRPC keeps the status for it; nothing of ours needs to wait.
+            raise asyncio.CancelledError from None
+        raise error
+
+    def _report(self, call: Call, observer: MethodObserver, error: ServiceError | None, code: str = "OK") -> None:
+        reason = ""
+        if error is not None:
+            status = wire_status(error)
+            code, reason = status.code.name, status.reason
+        seconds = time.monotonic() - call.arrived_at
+        observer.ended(code, reason, seconds)
+        facts = dict(call.facts)
+        if call.trace_id:
+            facts["trace_id"] = call.trace_id
+        error_id = getattr(error, "error_id", "")
+        if self._audit is not None:
+            self._audit.ended(call, code=code, reason=reason, error_id=error_id, seconds=seconds)
+        if error_id:
+            facts["error_id"] = error_id
+        # Probes come every second or two for as long as the server lives.
+        is_routine = call.method.startswith(_HEALTH) and code in _ROUTINE
+        log = _access.debug if is_routine else _access.info
+        log(
+            "call",
+            method=call.method,
+            tenant=call.caller.tenant,
+            code=code,
+            reason=reason,
+            seconds=round(seconds, 4),
+            **facts,
+        )
 
 
 async def _stream(behaviour: Any, request: Any, context: Context) -> None:

@@ -13,6 +13,7 @@ from inferwire.v1 import generation_pb2, operations_pb2, operations_pb2_grpc
 from inferwire_server.domain.engine import Engine
 from inferwire_server.domain.errors import CancelledByOperator, InvalidRequest
 from inferwire_server.domain.limits import LIMITS
+from inferwire_server.rpc.call import current_call
 from inferwire_server.rpc.translate import seconds
 from inferwire_server.scheduling.lifecycle import Lifecycle
 from inferwire_server.scheduling.load_report import LoadReport, LoadReporter
@@ -123,6 +124,7 @@ class OperationsServicer(operations_pb2_grpc.OperationsServiceServicer):
         self._sessions.cancel(
             request.tenant, request.request_id, CancelledByOperator("an operator ended this generation")
         )
+        current_call().facts.update(request_id=request.request_id, of_tenant=request.tenant)
         return operations_pb2.CancelGenerationResponse()
 
 

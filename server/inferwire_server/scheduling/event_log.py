@@ -72,6 +72,10 @@ class EventLog:
         output = self._outputs[output_index]
         return output.first_token + len(output.token_ids)
 
+    def texts(self) -> list[str]:
+        """What each output has released, without what a resumed stream held already."""
+        return ["".join(output.texts) for output in self._outputs]
+
     def start(self, started: Started) -> None:
         """Write the first event."""
         self._started = started

@@ -260,6 +260,23 @@ class Session:
                 output.stream.cancel()
         self._release_if_free()
 
+    def usage(self) -> Usage:
+        """What has been released until now."""
+        return Usage(
+            prompt_tokens=len(self.generation.prompt_token_ids),
+            cached_tokens=self._cached_tokens,
+            output_tokens=sum(self.log.output_tokens(output.index) for output in self._outputs),
+            resumed_tokens=sum(len(ids) for ids in self._prior),
+        )
+
+    def timings(self) -> Timings:
+        """The total is until now."""
+        return Timings(
+            queue_time_s=None if self._started_at is None else self._started_at - self.arrived_at,
+            first_token_time_s=None if self._first_token_at is None else self._first_token_at - self.arrived_at,
+            total_time_s=self._clock() - self.arrived_at,
+        )
+
     def progress(self) -> Progress:
         """Where it is; the queue's part is filled in by whoever knows the queue."""
         if self.phase is Phase.WAITING:
@@ -378,19 +395,7 @@ class Session:
     def _complete_if_done(self) -> None:
         if self.phase is not Phase.RUNNING or self._live_streams or not all(o.is_finished for o in self._outputs):
             return
-        now = self._clock()
-        usage = Usage(
-            prompt_tokens=len(self.generation.prompt_token_ids),
-            cached_tokens=self._cached_tokens,
-            output_tokens=sum(self.log.output_tokens(output.index) for output in self._outputs),
-            resumed_tokens=sum(len(ids) for ids in self._prior),
-        )
-        timings = Timings(
-            queue_time_s=None if self._started_at is None else self._started_at - self.arrived_at,
-            first_token_time_s=None if self._first_token_at is None else self._first_token_at - self.arrived_at,
-            total_time_s=now - self.arrived_at,
-        )
-        self._conclude(Completed(usage=usage, timings=timings))
+        self._conclude(Completed(usage=self.usage(), timings=self.timings()))
         self._release_if_free()
 
     def _conclude(self, outcome: Completed | ServiceError) -> None:
