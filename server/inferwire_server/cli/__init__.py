@@ -12,6 +12,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import click
 
+from inferwire_server.cli.auditing import audit
 from inferwire_server.cli.calling import chat, generate, status
 from inferwire_server.cli.modelling import models, pull
 from inferwire_server.cli.securing import certs, keys
@@ -24,7 +25,7 @@ def inferwire() -> None:
     """Language models as typed gRPC."""
 
 
-for command in (serve, pull, models, generate, chat, status, keys, certs):
+for command in (serve, pull, models, generate, chat, status, keys, certs, audit):
     inferwire.add_command(command)
 
 
