@@ -947,7 +947,7 @@ class Progress(_message.Message):
     stage: Global___Stage.ValueType
     """Where the generation is."""
     queue_position: _builtins.int
-    """Requests that go first; absent when not queued."""
+    """Place in the queue: 1 goes next. Absent when not queued."""
     prompt_tokens_done: _builtins.int
     """Prompt tokens computed. Absent when unknown."""
     @_builtins.property
