@@ -83,9 +83,10 @@ soak-short: .venv/.dev ## The same with 200 requests and two minutes
 	@$(BIN)/python -m tools.soak --minutes 2
 
 .PHONY: fuzz
-fuzz: .venv/.dev ## Look for counterexamples: many random examples a property, 200,000 random requests
+fuzz: .venv/.dev ## Look for counterexamples: many random examples a property, 250,000 random requests
 	@$(BIN)/python -m pytest -m "hypothesis and not gpu" --hypothesis-profile=fuzz --timeout=1800
 	@$(BIN)/python -m tools.fuzz_requests --requests 200000
+	@$(BIN)/python -m tools.fuzz_requests --requests 50000 --credentials
 
 .PHONY: stubs
 stubs: .venv-stubs/.installed descriptors ## Generate the stubs, and the contract for Envoy, from proto/

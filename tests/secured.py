@@ -53,8 +53,12 @@ class Issuer:
             "roles": ["user"],
         } | claims
         payload = {name: value for name, value in given.items() if value is not None}
-        return jwt.encode(
-            payload, self._keys[self.signs_with], algorithm="ES256", headers={"kid": self.signs_with, **(headers or {})}
+        # Not by jwt.encode, which refuses to sign claims that no token should have.
+        return jwt.PyJWS().encode(
+            json.dumps(payload).encode(),
+            self._keys[self.signs_with],
+            algorithm="ES256",
+            headers={"typ": "JWT", "kid": self.signs_with, **(headers or {})},
         )
 
     def settings(self, **changes: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from tests.polling import until
 from tests.serving import Serving, request, serving, text_of
 
 _OPTIONS = ScriptedOptions(step_base_s=0.0005, max_context_tokens=512)
-_AT_ONCE = 12
+AT_ONCE = 12
 _HANG_S = 2 * GENEROUS_TIMEOUT_S
 _FAULTS = frozenset(
     {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DATA_LOSS}
@@ -49,8 +49,8 @@ async def fuzz(seed: int, indices: range, plans: Callable[[str], Plan] | None = 
         try:
             calls = map(partial(random_call, seed), indices)
             async with asyncio.TaskGroup() as group:
-                for _ in range(_AT_ONCE):
-                    group.create_task(_make(server, calls, findings))
+                for _ in range(AT_ONCE):
+                    group.create_task(make_calls(server, calls, findings))
         finally:
             neighbour.cancel()
             await asyncio.wait([neighbour])
@@ -58,7 +58,8 @@ async def fuzz(seed: int, indices: range, plans: Callable[[str], Plan] | None = 
     return findings
 
 
-async def _make(server: Serving, calls: Iterator[RandomCall], findings: Findings) -> None:
+async def make_calls(server: Serving, calls: Iterator[RandomCall], findings: Findings) -> None:
+    """Make each call that is left, one after the other."""
     for call in calls:
         try:
             async with asyncio.timeout(_HANG_S):
@@ -95,6 +96,8 @@ async def _outcome(server: Serving, call: RandomCall) -> str:
 
 def _check(call: RandomCall, error: grpc.aio.AioRpcError) -> None:
     code = error.code()
+    said = f"{error.details()} {error.trailing_metadata()}"
+    assert not any(secret in said for secret in call.secrets), f"it says what it was told: {said}"
     if call.streams_requests and error.details() == _CLIENTS_OWN_WORDS:
         return
     assert code not in _FAULTS, f"{code.name} {error.details()}"

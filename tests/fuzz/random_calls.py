@@ -72,6 +72,8 @@ class RandomCall:
     payload: bytes
     metadata: Metadata
     timeout_s: float
+    secrets: tuple[str, ...] = ()
+    """Parts of the metadata that no answer may hold."""
 
     @property
     def streams_answers(self) -> bool:

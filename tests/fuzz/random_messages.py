@@ -25,7 +25,7 @@ _RANGES = {
     F.TYPE_FIXED64: (0, 2**64 - 1),
 }
 _NUMBERS = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-320, 1e-30, 1e30, 1e308, math.inf, -math.inf, math.nan)
-_TEXTS = (
+TEXTS = (
     "",
     " ",
     "\x00",
@@ -77,7 +77,7 @@ class RandomMessages:
     def text(self) -> str:
         """A text that is empty, strange, or long."""
         if self._random.random() < 0.6:
-            return self._random.choice(_TEXTS)
+            return self._random.choice(TEXTS)
         alphabet = self._random.choice(_ALPHABETS)
         length = self._random.choice((1, 7, 129, 300, 5_000)) if self._random.random() < 0.98 else 200_000
         return "".join(self._random.choices(alphabet, k=min(length, 300))) * max(1, length // 300)
