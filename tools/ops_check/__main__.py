@@ -23,6 +23,9 @@ CHECKS = (
     "containment",
     "scaling",
     "images",
+    "prometheus",
+    "rule_queries",
+    "dashboards",
     "checkov",
 )
 """Modules of this package; each has `problems(root)`, one line a problem."""
