@@ -11,20 +11,26 @@ from typing import Any
 
 import structlog
 
+from inferwire_server.observability.library_logs import follow_libraries
+from inferwire_server.observability.tracebacks import without_messages
+
 
 def configure_logs(log_format: str, level: str) -> None:
     """Set up logging for the process. `log_format` is json, console, or auto (console on a terminal)."""
     as_console = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
-    shared: list[Any] = [structlog.processors.add_log_level, UtcStamp()]
-    renderers: list[Any] = (
-        [structlog.dev.ConsoleRenderer()] if as_console else [structlog.processors.format_exc_info, json_line]
-    )
+    processors: list[Any] = [
+        structlog.processors.add_log_level,
+        UtcStamp(),
+        tell_exception,
+        structlog.dev.ConsoleRenderer() if as_console else json_line,
+    ]
     structlog.configure(
-        processors=[*shared, *renderers],
+        processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+    follow_libraries()
 
 
 class UtcStamp:
@@ -41,6 +47,15 @@ class UtcStamp:
             self._second, self._text = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         event["timestamp"] = f"{self._text}.{micros:06d}Z"
         return event
+
+
+def tell_exception(logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
+    """Turn `exc_info` into a stack without messages, and without the values of variables."""
+    given = event.pop("exc_info", None)
+    error = sys.exc_info()[1] if given is True else given[1] if isinstance(given, tuple) else given
+    if isinstance(error, BaseException):
+        event["exception"] = without_messages(error)
+    return event
 
 
 def json_line(logger: Any, method: str, event: dict[str, Any]) -> str:

@@ -157,7 +157,7 @@ class Runner:
         return Cancelled() if stream.is_abort_sent else Failed(EngineDown("the engine is shutting down", started=True))
 
     def _refused(self, stream: RunningStream, error: Exception) -> Failed:
-        _log.warning("request refused by the engine", request_id=stream.request.id, error=str(error))
+        _log.warning("request refused by the engine", request_id=stream.request.id, error=type(error).__name__)
         if stream.cursor.has_tokens:
             return Failed(error)
         if stream.request.grammar is not None:
