@@ -17,6 +17,7 @@ from inferwire_server.cli.calling import chat, generate, status
 from inferwire_server.cli.modelling import models, pull
 from inferwire_server.cli.securing import certs, keys
 from inferwire_server.cli.serving import serve
+from inferwire_server.cli.watching import top
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -25,7 +26,7 @@ def inferwire() -> None:
     """Language models as typed gRPC."""
 
 
-for command in (serve, pull, models, generate, chat, status, keys, certs, audit):
+for command in (serve, pull, models, generate, chat, status, top, keys, certs, audit):
     inferwire.add_command(command)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from inferwire import BlockingTextStream, Client, InferwireError, Reply
     from inferwire.requests import Options
 
-_address = click.option(
+address_option = click.option(
     "--address", default="127.0.0.1:50051", show_default=True, envvar="INFERWIRE_ADDRESS", help="Server to talk to."
 )
 
@@ -21,7 +21,7 @@ _address = click.option(
 def _generation_options(command: Any) -> Any:
     for option in reversed(
         (
-            _address,
+            address_option,
             click.option("--model", help="Default: the server's only model."),
             click.option("-n", "--max-output-tokens", type=click.IntRange(min=1), help="Default: the model's."),
             click.option("--temperature", type=float, help="0 is greedy. Default: the model's."),
@@ -47,10 +47,10 @@ def _client(address: str) -> Iterator[Client]:
         with Client(address) as client:
             yield client
     except InferwireError as error:
-        raise click.ClickException(_advice(error, address)) from None
+        raise click.ClickException(advice(error, address)) from None
 
 
-def _advice(error: InferwireError, address: str) -> str:
+def advice(error: InferwireError, address: str) -> str:
     if error.code == "UNAVAILABLE" and not error.reason:
         return f"no server answers at {address}; start one with `inferwire serve`, or name another by --address"
     hint = f" (try again in {error.retry_after_s:g} s)" if error.retry_after_s else ""
@@ -92,7 +92,7 @@ def chat(message: str | None, system: str | None, address: str, timeout_s: float
             try:
                 reply = _show(client.stream_chat(asked, timeout_s=timeout_s, **_given(flags)))
             except InferwireError as error:
-                click.echo(f"Error: {_advice(error, address)}", err=True)
+                click.echo(f"Error: {advice(error, address)}", err=True)
             except KeyboardInterrupt:
                 click.echo("\n(stopped)", err=True)
             else:
@@ -118,7 +118,7 @@ def _show(stream: BlockingTextStream) -> Reply:
 
 
 @click.command()
-@_address
+@address_option
 def status(address: str) -> None:
     """Show what the server serves and how it is."""
     from inferwire.v1 import operations_pb2
