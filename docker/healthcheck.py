@@ -1,6 +1,8 @@
 """Ask the server in this container by grpc.health.v1 whether it is ready; exit 1 when it is not.
 
 python healthcheck.py [SERVICE]     SERVICE is startup, readiness (the default) or liveness
+
+It speaks no TLS: a server that has TLS needs a health port (INFERWIRE_HEALTH_PORT).
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ TIMEOUT_S = 3.0
 def main(arguments: list[str]) -> int:
     """0 when the service is SERVING; says why not otherwise."""
     service = arguments[0] if arguments else "readiness"
-    address = f"127.0.0.1:{os.environ.get('INFERWIRE_PORT', '50051')}"
+    port = os.environ.get("INFERWIRE_HEALTH_PORT") or os.environ.get("INFERWIRE_PORT", "50051")
+    address = f"127.0.0.1:{port}"
     with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
         try:
             request = health_pb2.HealthCheckRequest(service=service)

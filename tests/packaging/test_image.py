@@ -30,8 +30,10 @@ async def served() -> AsyncIterator[tuple[Health, int]]:
     await server.stop(None)
 
 
-async def healthcheck(port: int, *arguments: str) -> tuple[int, str]:
+async def healthcheck(port: int, *arguments: str, health_port: int | None = None) -> tuple[int, str]:
     environment = os.environ | {"INFERWIRE_PORT": str(port)}
+    if health_port is not None:
+        environment["INFERWIRE_HEALTH_PORT"] = str(health_port)
     script = ROOT / "docker" / "healthcheck.py"
     process = await asyncio.create_subprocess_exec(
         sys.executable, script, *arguments, env=environment, stderr=asyncio.subprocess.PIPE
@@ -57,6 +59,10 @@ async def test_healthcheck_fails_while_the_model_is_loading(served: tuple[Health
 
 async def test_healthcheck_asks_for_the_service_it_is_given(served: tuple[Health, int]) -> None:
     assert (await healthcheck(served[1], "liveness"))[0] == 0
+
+
+async def test_healthcheck_asks_at_the_health_port_where_there_is_one(served: tuple[Health, int]) -> None:
+    assert (await healthcheck(1, "liveness", health_port=served[1]))[0] == 0
 
 
 async def test_healthcheck_says_that_nobody_listens() -> None:
