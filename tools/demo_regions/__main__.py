@@ -60,7 +60,7 @@ async def _perform(console: Console, engine: str) -> bool:
         async with envoy(addresses) as proxy:
             book = Book(BASELINE)
             traffic = Traffic(load, book, near, far, proxy)
-            play = Play(book, traffic, near, pace_s=4.0, patience_s=60.0 if is_scripted else 300.0)
+            play = Play(book, traffic, near, pace_s=3.0, patience_s=60.0 if is_scripted else 300.0)
             await traffic.learn()
             try:
                 async with live(console, book, play, traffic), traffic.flowing():

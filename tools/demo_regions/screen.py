@@ -54,7 +54,7 @@ def _scene(book: Book, play: Play, traffic: Traffic) -> RenderableType:
     acts = Text("  ").join(_act(act, book) for act in ACTS)
     table = Table(box=SIMPLE, title=play.doing, title_justify="left", caption=_CAPTION, caption_justify="left")
     for name in ("way", *_FIGURES, "by region"):
-        table.add_column(name, justify="right" if name in _FIGURES else "left")
+        table.add_column(name, justify="right" if name in _FIGURES else "left", no_wrap=True)
     for way in Way:
         tally = book.tally(way)
         table.add_row(*_row(way, tally), _shares(way, tally))
@@ -92,7 +92,7 @@ def summary(console: Console, book: Book, gates: Sequence[Gate]) -> None:
     """A row for each act and way, then the gates that were missed."""
     table = Table(box=SIMPLE, caption=_CAPTION, caption_justify="left")
     for name in ("act", "way", *_FIGURES):
-        table.add_column(name, justify="right" if name in _FIGURES else "left")
+        table.add_column(name, justify="right" if name in _FIGURES else "left", no_wrap=True)
     for act, tallies in book.acts.items():
         for way in Way:
             table.add_row(act if way is Way.UNARY_DIRECT else "", *_row(way, tallies[way]))
