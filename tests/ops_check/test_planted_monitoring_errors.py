@@ -105,6 +105,11 @@ def said(check: str, root: Path) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def require_promtool() -> None:
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed: it is part of Debian's package prometheus")
+
+
 def plant(root: Path, file: str, old: str, new: str) -> None:
     path = root / file
     text = path.read_text()
@@ -147,12 +152,19 @@ def test_a_panel_that_asks_nothing_is_found(tmp_path: Path) -> None:
     ids=["an unknown setting", "a bad duration", "a bad template", "a rule whose test fails"],
 )
 def test_what_promtool_refuses_is_found(tmp_path: Path, file: str, old: str, new: str, says: str) -> None:
-    if shutil.which("promtool") is None:
-        pytest.skip("promtool is not installed: it is part of Debian's package prometheus")
+    require_promtool()
     root = copied(tmp_path)
     plant(root, file, old, new)
 
     assert says in said("prometheus", root)
+
+
+@pytest.mark.system_package
+@pytest.mark.slow
+def test_every_alert_fires_in_its_test_and_none_on_a_healthy_server() -> None:
+    require_promtool()
+
+    assert said("prometheus", ROOT) == ""
 
 
 @pytest.mark.parametrize(
