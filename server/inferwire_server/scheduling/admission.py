@@ -98,9 +98,9 @@ class Admission:
         now = self._clock()
         self._lifecycle.check(now)
         _require_time_left(deadline, now)
+        self._quotas.check_arrival(caller.tenant, priority, now)
         if self._sole_tenant is not None:
             self._sole_tenant.check(caller, self._engine.capabilities)
-        self._quotas.check_arrival(caller.tenant, priority, now)
         self.policy.check_arrival(
             self._queue, tenant=caller.tenant, priority=priority, preparing=self._preparing, now=now
         )
