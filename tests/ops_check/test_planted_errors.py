@@ -166,6 +166,15 @@ def test_a_kustomization_that_cannot_be_built_is_found(tmp_path: Path) -> None:
     assert "base: " in said("rendering", root)
 
 
+def test_a_file_without_a_caption_and_a_caption_without_a_file_are_found(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "k8s", tmp_path / "k8s")
+    (tmp_path / "k8s" / "base" / "pdb.yaml").rename(tmp_path / "k8s" / "base" / "budget.yaml")
+
+    found = said("captions", tmp_path)
+
+    assert found == "k8s/base/budget.yaml: no caption in k8s/README.md\nk8s/README.md: there is no base/pdb.yaml\n"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [

@@ -23,6 +23,7 @@ CHECKS = (
     "containment",
     "scaling",
     "images",
+    "captions",
     "prometheus",
     "rule_queries",
     "dashboards",
