@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from inferwire.blocking_channel import BlockingResilientChannel
     from inferwire.blocking_client import BlockingTextStream, Client
     from inferwire.client import AsyncClient, TextStream
+    from inferwire.credentials import Token
     from inferwire.errors import InferwireError
     from inferwire.observation import AttemptEnded, BreakerChanged, CallEnded, Observer
     from inferwire.propagation import serving
@@ -39,6 +40,7 @@ _HOMES = {
     "ResilientChannel": "resilient_channel",
     "ResilientRpcError": "resilient_channel",
     "TextStream": "client",
+    "Token": "credentials",
     "serving": "propagation",
 }
 
@@ -60,6 +62,7 @@ __all__ = [
     "ResilientChannel",
     "ResilientRpcError",
     "TextStream",
+    "Token",
     "__version__",
     "serving",
 ]

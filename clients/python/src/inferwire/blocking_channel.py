@@ -10,6 +10,7 @@ import grpc
 
 from inferwire.background_loop import BackgroundLoop
 from inferwire.channels import Fleet
+from inferwire.credentials import CredentialSource
 from inferwire.errors import Cancelled
 from inferwire.observation import Observer
 from inferwire.resilient_channel import ResilientChannel, ResilientRpcError
@@ -27,11 +28,12 @@ class BlockingResilientChannel(grpc.Channel):
         config: ClientConfig | str,
         *,
         observer: Observer | None = None,
+        credential: CredentialSource | None = None,
         open_fleet: Callable[..., Fleet] = Fleet,
     ) -> None:
         """`config`, or the address of a single server; the rest as for `ResilientChannel`. The observer is called in
         the thread."""
-        self._channel = ResilientChannel(config, observer=observer, open_fleet=open_fleet)
+        self._channel = ResilientChannel(config, observer=observer, credential=credential, open_fleet=open_fleet)
         self._loop = BackgroundLoop("inferwire-channel")
 
     def __repr__(self) -> str:

@@ -8,6 +8,7 @@ from typing import Self, Unpack
 
 from inferwire.background_loop import BackgroundLoop
 from inferwire.client import AsyncClient, Prompt, TextStream
+from inferwire.credentials import CredentialSource
 from inferwire.observation import Observer
 from inferwire.replies import Chunk, Reply
 from inferwire.requests import Message, Options
@@ -19,10 +20,15 @@ class Client:
     """As AsyncClient, for ordinary code. Use it as `with`, or call `close`. Safe to share between threads."""
 
     def __init__(
-        self, target: str | ClientConfig = "127.0.0.1:50051", *, tenant: str = "", observer: Observer | None = None
+        self,
+        target: str | ClientConfig = "127.0.0.1:50051",
+        *,
+        tenant: str = "",
+        credential: CredentialSource | None = None,
+        observer: Observer | None = None,
     ) -> None:
         """As for AsyncClient; the observer is called in the client's own thread."""
-        self._client = AsyncClient(target, tenant=tenant, observer=observer)
+        self._client = AsyncClient(target, tenant=tenant, credential=credential, observer=observer)
         self._loop = BackgroundLoop("inferwire-client")
 
     def __repr__(self) -> str:

@@ -85,10 +85,11 @@ class Exchange:
         """Start a gRPC call for an attempt."""
         if self.method.is_generation:
             request.attempt = self._base_attempt + attempt.number
-        return attempt.link.callable_for(self.method)(
+        return attempt.link.start(
+            self.method,
             request,
             timeout=self.journey.remaining(),
-            metadata=attempt_metadata(self._metadata, attempt.number),
+            metadata=attempt_metadata(self.fleet.authorization(self._metadata), attempt.number),
         )
 
     def prepared(self) -> Any:

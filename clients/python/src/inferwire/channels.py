@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any
 
 import grpc
 
-from inferwire.health_watch import watch_connection, watch_health
+from inferwire.connections import Connection
+from inferwire.credentials import AUTHORIZATION_KEY, Credential
+from inferwire.errors import DeadlineExceeded
 from inferwire.methods import Method
 from inferwire.observation import Announcer, BreakerChanged, Observer
 from inferwire.policy.breaker import BreakerState
@@ -21,14 +23,16 @@ from inferwire.policy.endpoint import EndpointState
 from inferwire.policy.hedge import Hedging
 from inferwire.policy.picker import Picked, Picker, Refused
 from inferwire.policy.visits import Visits
-from inferwire.regions import Endpoint, Regions
+from inferwire.regions import Endpoint, Regions, host_and_port
 from inferwire.settings import ClientConfig
 from inferwire.sign_of_life import SignOfLife
+from inferwire.tls_files import TlsFiles
 
 _RECEIVE_LIMIT_BYTES = 16 * 1024 * 1024
 _SHORTEST_RECONNECT_MS = 100
 _LONGEST_RECONNECT_MS = 2000
 _SHORTEST_RESOLVE_S = 1.0
+_TLS_FILES_INTERVAL_S = 2.0
 
 
 def channel_options(config: ClientConfig) -> list[tuple[str, Any]]:
@@ -59,9 +63,16 @@ class Link:
     """One endpoint: its channel and what is known of it."""
 
     def __init__(
-        self, endpoint: Endpoint, config: ClientConfig, rng: Random, changed: Callable[[], None], announcer: Announcer
+        self,
+        endpoint: Endpoint,
+        config: ClientConfig,
+        rng: Random,
+        changed: Callable[[], None],
+        announcer: Announcer,
+        credentials: grpc.ChannelCredentials | None,
     ) -> None:
-        """`changed` is called when its health service says something new, and when work on it ends."""
+        """`changed` is called when its health service says something new, and when work on it ends. Without
+        `credentials` it speaks no TLS."""
         self.endpoint = endpoint
         self.changed = changed
         self.state = EndpointState(
@@ -77,24 +88,42 @@ class Link:
         self._announcer = announcer
         self.is_retiring = False
         """Whether its address is gone, so that it should close after its last call."""
-        self._callables: dict[Method, Any] = {}
-        self.channel = grpc.aio.insecure_channel(endpoint.target, options=channel_options(config))
-        self.sign_of_life = SignOfLife(self.channel)
-        # What one of many servers says of itself is no reason to leave them all.
-        is_name = endpoint.stands_for_many
-        watch = watch_connection(self.channel, self._said) if is_name else watch_health(self.channel, self._said, rng)
-        self._watching = asyncio.create_task(watch, name=f"health {endpoint.key}")
+        self._rng = rng
+        self._options = channel_options(config)
+        if credentials is not None:
+            self._options += _server_name(endpoint, config)
+        self._connection = self._connect(credentials)
+        self._left: dict[Connection, asyncio.Task[None]] = {}
+        """Connections with older certificates, on which calls are under way."""
 
     def __repr__(self) -> str:
         return repr(self.state)
 
-    def callable_for(self, method: Method) -> Any:
-        """The channel's multi-callable for an RPC."""
-        known = self._callables.get(method)
-        if known is None:
-            make = self.channel.unary_stream if method.is_stream else self.channel.unary_unary
-            known = self._callables[method] = make(method.path, method.serialize, method.deserialize)
-        return known
+    @property
+    def sign_of_life(self) -> SignOfLife:
+        """For asking whether it still answers."""
+        return self._connection.sign_of_life
+
+    def start(self, method: Method, request: Any, **options: Any) -> Any:
+        """Start a gRPC call."""
+        return self._connection.start(method, request, **options)
+
+    def renew(self, credentials: grpc.ChannelCredentials) -> None:
+        """Connect anew for all later calls; those under way end where they are."""
+        left, self._connection = self._connection, self._connect(credentials)
+        leaving = self._left[left] = asyncio.create_task(left.leave(), name=f"leave {self.endpoint.key}")
+        leaving.add_done_callback(lambda _: self._left.pop(left, None))
+
+    def _connect(self, credentials: grpc.ChannelCredentials | None) -> Connection:
+        return Connection(
+            self.endpoint.target,
+            self._options,
+            credentials,
+            said=self._said,
+            rng=self._rng,
+            stands_for_many=self.endpoint.stands_for_many,
+            name=self.endpoint.key,
+        )
 
     def _breaker_changed(self, state: BreakerState) -> None:
         change = BreakerChanged(region=self.endpoint.region, endpoint=self.endpoint.target, state=state)
@@ -112,12 +141,13 @@ class Link:
         self.changed()
 
     async def close(self) -> None:
-        """End its health watch, then its channel with every call on it."""
-        self._watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._watching
-        await self.sign_of_life.close()
-        await self.channel.close()
+        """Give up its connections with every call on them."""
+        left = dict(self._left)
+        for leaving in left.values():
+            leaving.cancel()
+        await asyncio.gather(*left.values(), return_exceptions=True)
+        for connection in (self._connection, *left):
+            await connection.close()
 
 
 class Fleet:
@@ -132,6 +162,7 @@ class Fleet:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         lookup: Callable[[str, int], Awaitable[list[str]]] | None = None,
+        credential: Credential | None = None,
     ) -> None:
         """`lookup` gives the addresses of a host and port, each as `1.2.3.4:50051` or `[::1]:50051`, or raises OSError;
         the system's unless given."""
@@ -145,6 +176,9 @@ class Fleet:
         self._regions = Regions(config)
         self.hedging = Hedging(config.hedge)
         self._picker = Picker(config.failover, self.rng, affinity=config.affinity)
+        self._credential = credential
+        self._tls = TlsFiles(config.tls) if config.tls.enabled else None
+        self._renewing: asyncio.Task[None] | None = None
         self._links: dict[str, Link] = {}
         self._is_open = self._is_closed = False
         self._resolving: asyncio.Task[None] | None = None
@@ -165,13 +199,18 @@ class Fleet:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every endpoint is known, or was looked for."""
-        return self._resolved.is_set()
+        """Whether every endpoint is known, or was looked for, and the credential is at hand."""
+        return self._resolved.is_set() and (self._credential is None or self._credential.at_hand() is not None)
 
     async def open(self, within_s: float | None = None) -> None:
-        """Know the endpoints: fixed addresses at once, names when they are resolved or the connect timeout is over."""
+        """Know the endpoints: fixed addresses at once, names when they are resolved or the connect timeout is over.
+
+        Then have the credential at hand. Raises an InferwireError when there is none in time.
+        """
         if not self._is_open:
             self._is_open = True
+            if self._tls is not None and self._tls.can_change:
+                self._renewing = asyncio.create_task(self._renew_for_ever(self._tls), name="TLS files")
             self._refresh_links()
             if self._regions.unresolved():
                 self._resolving = asyncio.create_task(self._resolve_for_ever(), name="resolve")
@@ -182,6 +221,23 @@ class Fleet:
             with suppress(TimeoutError):
                 async with asyncio.timeout(patience_s if within_s is None else min(patience_s, within_s)):
                     await self._resolved.wait()
+        await self.have_credential(within_s)
+
+    async def have_credential(self, within_s: float | None) -> None:
+        """Wait until it can be sent. Raises an InferwireError."""
+        if self._credential is not None and self._credential.at_hand() is None:
+            try:
+                async with asyncio.timeout(within_s):
+                    await self._credential.get()
+            except TimeoutError:
+                raise DeadlineExceeded("the deadline passed while a credential was fetched") from None
+
+    def authorization(self, metadata: Sequence[tuple[str, str | bytes]]) -> Sequence[tuple[str, str | bytes]]:
+        """Metadata of a call, with the credential unless the caller has put in one."""
+        credential = None if self._credential is None else self._credential.at_hand()
+        if credential is None or any(name == AUTHORIZATION_KEY for name, _ in metadata):
+            return metadata
+        return [*metadata, (AUTHORIZATION_KEY, f"Bearer {credential}")]
 
     def pick(
         self,
@@ -228,7 +284,8 @@ class Fleet:
         """Give up every connection, those of addresses that are gone too."""
         self._is_closed = True
         self._wake()
-        tasks = [task for task in (self._resolving, *self._leaving.values()) if task is not None]
+        begun = (self._resolving, self._renewing, *self._leaving.values())
+        tasks = [task for task in begun if task is not None]
         for task in tasks:
             task.cancel()
         links = [*self._links.values(), *self._leaving]
@@ -270,10 +327,18 @@ class Fleet:
             link = self._links.pop(key)
             self._leaving[link] = asyncio.create_task(self._retire(link), name=f"retire {key}")
         self._is_news = True
+        credentials = None if self._tls is None else self._tls.credentials()
         self._links = {
-            key: self._links.get(key) or Link(endpoint, self.config, self.rng, self._wake, self.announcer)
+            key: self._links.get(key) or Link(endpoint, self.config, self.rng, self._wake, self.announcer, credentials)
             for key, endpoint in wanted.items()
         }
+
+    async def _renew_for_ever(self, tls: TlsFiles) -> None:
+        while True:
+            await asyncio.sleep(_TLS_FILES_INTERVAL_S)
+            if await asyncio.to_thread(tls.refresh):
+                for link in self._links.values():
+                    link.renew(tls.credentials())
 
     async def _retire(self, link: Link) -> None:
         """Close a channel whose address is gone once its calls have ended."""
@@ -290,3 +355,12 @@ async def _system_lookup(host: str, port: int) -> list[str]:
 
 def _numeric(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _server_name(endpoint: Endpoint, config: ClientConfig) -> list[tuple[str, Any]]:
+    """Resolved names are connected to by address; certificates are still for the name."""
+    name = config.tls.server_name
+    if name is None and endpoint.target != endpoint.source:
+        resolved = host_and_port(endpoint.source)
+        name = None if resolved is None else resolved[0]
+    return [] if name is None else [("grpc.ssl_target_name_override", name)]

@@ -8,6 +8,7 @@ from typing import Any, Self, Unpack
 
 import grpc
 
+from inferwire.credentials import CredentialSource, credential_source
 from inferwire.errors import InvalidRequest
 from inferwire.observation import Observer
 from inferwire.replies import Chunk, Collector, Reply, reply_of
@@ -35,16 +36,23 @@ class AsyncClient:
     """
 
     def __init__(
-        self, target: str | ClientConfig = "127.0.0.1:50051", *, tenant: str = "", observer: Observer | None = None
+        self,
+        target: str | ClientConfig = "127.0.0.1:50051",
+        *,
+        tenant: str = "",
+        credential: CredentialSource | None = None,
+        observer: Observer | None = None,
     ) -> None:
         """`target` is one address, or a configuration with regions; `observer` hears of attempts and calls.
 
-        Nothing is connected yet.
+        `credential` goes with each call: an API key or token, the Path of a file that holds one, or a function that
+        gives a `Token`. `tenant` is for servers that ask for none. Nothing is connected yet. Raises SettingsError.
         """
         self._observer = observer
         self._is_closed = False
         self._stubs: _Stubs | None = None
         self._config = ClientConfig.for_address(target) if isinstance(target, str) else target
+        self._credential = credential_source(self._config, credential)
         self._metadata = (("x-inferwire-tenant", tenant),) if tenant else ()
         self._channel: grpc.aio.Channel | None = None
         self._model = ""
@@ -159,7 +167,7 @@ class AsyncClient:
         if self._is_closed:
             raise RuntimeError("this client is closed; make another one")
         if self._channel is None:
-            self._channel = ResilientChannel(self._config, observer=self._observer)
+            self._channel = ResilientChannel(self._config, observer=self._observer, credential=self._credential)
         if self._stubs is None:
             self._stubs = _Stubs(self._channel)
         return self._stubs

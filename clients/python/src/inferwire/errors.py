@@ -109,6 +109,8 @@ class LocalReason(enum.StrEnum):
     """Nothing came for the stall time."""
     PROTOCOL = "PROTOCOL"
     """The stream broke the contract's grammar."""
+    NO_CREDENTIAL = "NO_CREDENTIAL"
+    """There was no credential to send: its file or its function gave none."""
 
 
 @dataclass(frozen=True, slots=True)

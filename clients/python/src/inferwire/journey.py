@@ -90,6 +90,7 @@ class Journey:
         was_lost = self._progress.lost_at is not None
         refused: Refused | None = None
         if decision.step is not Step.FINAL and self._may_retry and may_go_on:
+            await self._fleet.have_credential(self.remaining())
             moved = await self._move(decision, attempt.link)
             if not isinstance(moved, Refused):
                 return self._begin(moved, is_resume=decision.step is Step.RESUME), decision.step

@@ -45,6 +45,15 @@ def host_and_port(target: str) -> tuple[str, int] | None:
     return host, int(port)
 
 
+def is_local(target: str) -> bool:
+    """Whether a target is on this machine whatever a resolver says."""
+    if target.startswith(("unix:", "unix-abstract:")):
+        return True
+    plain = target.removeprefix("dns:").removeprefix("///").removeprefix("ipv4:").removeprefix("ipv6:")
+    host = plain.rpartition(":")[0].removeprefix("[").removesuffix("]")
+    return host == "localhost" or (_is_numeric(host) and ipaddress.ip_address(host).is_loopback)
+
+
 def _is_numeric(host: str) -> bool:
     try:
         ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))

@@ -13,6 +13,7 @@ import grpc
 from inferwire.attempts import Metadata
 from inferwire.calls import EventStream, Exchange, UnaryExchange
 from inferwire.channels import Fleet
+from inferwire.credentials import CredentialSource, credential_from, credential_source
 from inferwire.errors import Code, InferwireError
 from inferwire.methods import Method
 from inferwire.observation import Observer
@@ -47,10 +48,13 @@ class ResilientChannel(grpc.aio.Channel):
         config: ClientConfig | str,
         *,
         observer: Observer | None = None,
+        credential: CredentialSource | None = None,
         open_fleet: Callable[..., Fleet] = Fleet,
     ) -> None:
-        """`config`, or the address of a single server. `open_fleet` is for a clock and chance of one's own."""
+        """`config`, or the address of a single server. `credential` goes with each call: a text, a Path, or a function
+        that gives a Token. `open_fleet` is for a clock and chance of one's own. Raises SettingsError."""
         self.config = ClientConfig.for_address(config) if isinstance(config, str) else config
+        self._credential = credential_source(self.config, credential)
         self._observer = observer
         self._open_fleet = open_fleet
         self._fleet: Fleet | None = None
@@ -112,7 +116,8 @@ class ResilientChannel(grpc.aio.Channel):
             raise RuntimeError("this channel is closed")
         here = (os.getpid(), asyncio.get_running_loop())
         if self._fleet is None or self._owner is None:
-            self._fleet, self._owner = self._open_fleet(self.config, observer=self._observer), here
+            given = {} if self._credential is None else {"credential": credential_from(self._credential)}
+            self._fleet, self._owner = self._open_fleet(self.config, observer=self._observer, **given), here
         elif self._owner[0] != here[0]:
             raise RuntimeError("this channel was opened before a fork; make one in the child process")
         elif self._owner[1] is not here[1]:

@@ -191,6 +191,29 @@ class KeepalivePolicy(_Checked):
     """Time without an answer to a ping after which it is lost; notices a frozen process."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsPolicy(_Checked):
+    """How connections are kept from others. Files are PEM, and read again when they change."""
+
+    enabled: bool = False
+    """Speak TLS; without it, a credential is sent to servers on the same machine only."""
+    ca_file: str | None = None
+    """CAs whose servers are trusted; None: those that gRPC brings."""
+    certificate_file: str | None = None
+    """The client's own certificate, for servers that ask for one."""
+    key_file: str | None = None
+    """Its key."""
+    server_name: str | None = None
+    """Name in the servers' certificates, where it is not the one in `endpoints`."""
+
+    def _conflicts(self) -> Iterator[tuple[str, str]]:
+        for name in ("ca_file", "certificate_file", "key_file", "server_name"):
+            if getattr(self, name) is not None and not self.enabled:
+                yield name, "has no effect unless `enabled` is true"
+        if (self.certificate_file is None) is not (self.key_file is None):
+            yield "key_file" if self.key_file is None else "certificate_file", "needed beside the other"
+
+
 class ResumeMode(enum.Enum):
     """Where an interrupted stream may go on."""
 
@@ -250,6 +273,9 @@ class ClientConfig(_Checked):
     """Longest wait for a connection."""
     resolve_interval_s: Seconds = 30.0
     """How often host names are resolved again."""
+    credential_file: str | None = None
+    """File with an API key or token to send with each call; read again when it changes."""
+    tls: TlsPolicy = field(default_factory=TlsPolicy)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     budget: BudgetPolicy = field(default_factory=BudgetPolicy)
     breaker: BreakerPolicy = field(default_factory=BreakerPolicy)
