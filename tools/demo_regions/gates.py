@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from tools.demo_regions.tally import STREAMS, UNARY, Book, Tally, Way
 
 BASELINE = "baseline"
-DRAIN = "planned drain"
-GREY = "grey failure"
-KILL = "region killed"
+DRAIN = "drain"
+GREY = "grey"
+KILL = "kill"
 RECOVERY = "recovery"
 ACTS = (BASELINE, DRAIN, GREY, KILL, RECOVERY)
 

@@ -52,7 +52,9 @@ async def _follow(console: Console, book: Book, play: Play, traffic: Traffic) ->
 
 def _scene(book: Book, play: Play, traffic: Traffic) -> RenderableType:
     acts = Text("  ").join(_act(act, book) for act in ACTS)
-    table = Table(box=SIMPLE, title=play.doing, title_justify="left", caption=_CAPTION, caption_justify="left")
+    table = Table(
+        box=SIMPLE, pad_edge=False, title=play.doing, title_justify="left", caption=_CAPTION, caption_justify="left"
+    )
     for name in ("way", *_FIGURES, "by region"):
         table.add_column(name, justify="right" if name in _FIGURES else "left", no_wrap=True)
     for way in Way:
@@ -90,7 +92,7 @@ def _shares(way: Way, tally: Tally) -> str:
 
 def summary(console: Console, book: Book, gates: Sequence[Gate]) -> None:
     """A row for each act and way, then the gates that were missed."""
-    table = Table(box=SIMPLE, caption=_CAPTION, caption_justify="left")
+    table = Table(box=SIMPLE, pad_edge=False, caption=_CAPTION, caption_justify="left")
     for name in ("act", "way", *_FIGURES):
         table.add_column(name, justify="right" if name in _FIGURES else "left", no_wrap=True)
     for act, tallies in book.acts.items():
