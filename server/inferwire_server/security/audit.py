@@ -25,6 +25,8 @@ _log = structlog.get_logger("inferwire.audit")
 _MOST_WAITING = 10_000
 _MOST_WAITING_CHARACTERS = 64 * 1024 * 1024
 _BATCH = 500
+_PAUSE_S = 0.1
+"""Between two batches: to be woken for each record would cost more than all else of it."""
 _LONGEST_SILENCE_S = 3600.0
 """After which the writer looks whether a new day has begun."""
 
@@ -81,6 +83,7 @@ class AuditTrail:
         self._overflows = 0
         self._overflows_told = 0
         self._is_failing = False
+        self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
         self._thread.start()
 
@@ -101,6 +104,7 @@ class AuditTrail:
     def close(self, within_s: float = 5.0) -> None:
         """Write what waits, in that time. Blocks."""
         self._waiting.put(None)
+        self._is_closing.set()
         self._thread.join(within_s)
 
     def _run(self) -> None:
@@ -111,6 +115,7 @@ class AuditTrail:
             if batch and batch[-1] is None:
                 is_open = False
             self._write([entry for entry in batch if entry is not None])
+            self._is_closing.wait(_PAUSE_S)
         self._files.close()
 
     def _next_batch(self) -> list[_Entry | None]:
