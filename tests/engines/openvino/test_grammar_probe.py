@@ -12,17 +12,20 @@ from pathlib import Path
 import psutil
 import pytest
 import pytest_asyncio
+from inferwire_server.domain.engine import Failed
 from inferwire_server.domain.errors import CapabilityAbsent, EngineDown, InvalidRequest
 from inferwire_server.domain.generation import Grammar, GrammarKind
 from inferwire_server.engines.openvino.engine import OpenVinoEngine
 from inferwire_server.engines.openvino.grammar_probe import GrammarProbe
 from inferwire_server.models.version import ModelVersion
 
-from tests.engines.openvino.engines import byte_model_options
+from tests.engines.openvino.engines import byte_model_options, running
 from tests.engines.openvino.random_model import write_random_model
+from tests.engines.openvino.requests import BOUND_S, a_request, run, submitted
 
 GOOD = Grammar(kind=GrammarKind.REGEX, source="[a-c]{3}")
 ALSO_GOOD = Grammar(kind=GrammarKind.EBNF, source='root ::= "red" | "green"')
+AMBIGUOUS = Grammar(kind=GrammarKind.REGEX, source="((((a{1,30}){1,30}){1,30}){1,30}){1,30}")
 BAD = Grammar(kind=GrammarKind.JSON_SCHEMA, source='{"type": 12}')
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -131,6 +134,28 @@ async def test_a_costly_grammar_is_refused_and_remembered(smollm2_q8_0: ModelVer
 
     assert probe.pid == before
     await probe.close()
+
+
+async def test_a_grammar_that_is_ever_slower_to_follow_is_refused(probe: GrammarProbe) -> None:
+    with pytest.raises(InvalidRequest, match="too costly to follow"):
+        await probe.check(AMBIGUOUS)
+
+    await probe.check(Grammar(kind=GrammarKind.REGEX, source="after(an ambiguous one)"))
+
+
+async def test_one_that_was_let_through_ends_when_it_holds_up_the_batch(tmp_path: Path) -> None:
+    async with running(byte_model_options(write_random_model(tmp_path / "random.gguf"))) as engine:
+        _, neighbour = submitted(engine, a_request([5], 1000))
+        costly = await run(engine, a_request([6], 1000, grammar=AMBIGUOUS))
+        await neighbour.until_ended(BOUND_S)
+
+        assert isinstance(costly.terminal, Failed)
+        assert isinstance(costly.terminal.error, InvalidRequest)
+        assert costly.terminal.error.field == "structured_output.regex"
+        assert len(neighbour.token_ids) == 1000
+        assert engine.health().restarts == 0
+        with pytest.raises(InvalidRequest, match="too costly to follow"):
+            await engine.check(AMBIGUOUS)
 
 
 async def test_closing_leaves_neither_process_nor_file_and_no_second_life(tmp_path: Path) -> None:

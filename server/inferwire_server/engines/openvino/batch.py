@@ -23,6 +23,7 @@ import openvino  # type: ignore[import-untyped]
 import openvino_genai  # type: ignore[import-untyped]
 from openvino_genai import GenerationFinishReason, GenerationStatus
 
+from inferwire_server.engines.openvino.decode_watch import DecodeWatch
 from inferwire_server.engines.openvino.frames import Add, Load, Outcome, Step
 
 TokenIds = npt.NDArray[np.int64]
@@ -37,11 +38,15 @@ COMPANION_BLOCKS = 2
 class _Sequence:
     """A request in the pipeline."""
 
-    __slots__ = ("ending", "handle", "is_unwanted", "prompt", "steps_with_tokens", "wants_logprobs", "watched_ids")
+    __slots__ = (
+        *("ending", "handle", "has_grammar", "is_unwanted", "prompt"),
+        *("steps_with_tokens", "wants_logprobs", "watched_ids"),
+    )
 
     def __init__(self, handle: openvino_genai.GenerationHandle, add: Add, prompt: TokenIds) -> None:
         self.handle = handle
         self.prompt = prompt
+        self.has_grammar = add.grammar is not None
         self.steps_with_tokens = 0
         self.is_unwanted = False
         """Cancelled, but the pipeline has not been told yet."""
@@ -59,10 +64,13 @@ class _Sequence:
 class Batch:
     """The pipeline, the sequences in it, and those that wait for a prompt like theirs to be read first."""
 
-    def __init__(self, pipeline: openvino_genai.ContinuousBatchingPipeline, load: Load) -> None:
+    def __init__(
+        self, pipeline: openvino_genai.ContinuousBatchingPipeline, load: Load, decode_watch: DecodeWatch
+    ) -> None:
         self._pipeline = pipeline
         self._prefix_caching = load.prefix_caching
         self._is_exact = load.is_exact
+        self._decode_watch = decode_watch
         self._waiting: dict[int, tuple[Add, TokenIds]] = {}
         self._sequences: dict[int, _Sequence] = {}
         self._never_ran: list[tuple[int, int, int | None]] = []
@@ -97,7 +105,7 @@ class Batch:
         self._admit()
         started = time.perf_counter()
         if self._sequences:
-            self._pipeline.step()
+            self._watched_step()
         seconds = time.perf_counter() - started
         tokens: list[tuple[int, list[int], list[float] | None]] = []
         ends, self._never_ran = self._never_ran, []
@@ -117,6 +125,16 @@ class Batch:
                     outcome, ending_id = end
                     ends.append((number, outcome.value, ending_id))
         return Step(seconds, self._pipeline.get_metrics().cache_usage / 100, tokens, ends)
+
+    def _watched_step(self) -> None:
+        is_decode = not any(each.is_reading for each in self._sequences.values())
+        followed = [each for each in self._sequences.values() if each.has_grammar and each.ending is None]
+        used_before_s = time.process_time()
+        self._pipeline.step()
+        used_s = time.process_time() - used_before_s
+        if is_decode and self._decode_watch.is_held_up(used_s, follows_grammars=bool(followed)):
+            # Which one it is cannot be told; what a grammar costs grows with the text behind it.
+            _drop(max(followed, key=lambda each: each.steps_with_tokens), (Outcome.TOO_COSTLY, None))
 
     def _admit(self) -> None:
         """Let those in that begin unlike every prompt that is being read."""

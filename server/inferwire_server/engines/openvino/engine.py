@@ -112,6 +112,7 @@ class OpenVinoEngine:
             end_ids=self._options.end_token_ids,
             replay=Replay(list(request.resumed_token_ids)) if is_replayed else None,
             leave=self._leave,
+            condemned=lambda: self._condemned(request),
         )
         self._streams[sequence] = stream
         self._drained.clear()
@@ -245,6 +246,10 @@ class OpenVinoEngine:
             None if request.grammar is None else structured_output(request.grammar),
             watched_ids(request, self._options.end_token_ids),
         )
+
+    def _condemned(self, request: EngineRequest) -> InvalidRequest:
+        assert request.grammar is not None  # noqa: S101 the worker drops nothing else for its cost
+        return self._grammars.condemn(request.grammar)
 
     def _leave(self, sequence: int) -> None:
         self._supervisor.send(Cancel(sequence))

@@ -32,6 +32,8 @@ class Outcome(enum.IntEnum):
     """The cache could not hold it; reservation exists to make this impossible."""
     REFUSED = 5
     """The pipeline did not accept its settings."""
+    TOO_COSTLY = 6
+    """Following its grammar held up the whole batch."""
 
 
 class Load(NamedTuple):
@@ -87,11 +89,12 @@ class ProbeReady(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """From the grammar probe."""
+    """From the grammar probe. Times are processor time, all threads together."""
 
     is_compiled: bool
-    cpu_seconds: float
-    """All threads together."""
+    compile_s: float
+    follow_s: float
+    """Of a walk along the grammar, given up when it has taken too long."""
 
 
 class Cancel(NamedTuple):

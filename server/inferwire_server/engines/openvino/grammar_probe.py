@@ -1,8 +1,8 @@
-"""Whether a grammar can be compiled, and soon enough, found out where nothing else can be harmed.
+"""Whether a grammar can be compiled and followed, and soon enough, found out where nothing else can be harmed.
 
-The pipeline compiles grammars inside its step: a bad one breaks it for good, a costly one holds up every stream. So a
-child process with a one-layer model and the same tokeniser compiles each grammar first. The verdict is by processor
-time, which does not depend on what else the machine does, and is kept.
+The pipeline compiles and follows grammars inside its step: a bad one breaks it for good, a costly one holds up every
+stream. So a child process with a one-layer model and the same tokeniser tries each grammar first. The verdict is by
+processor time, which does not depend on what else the machine does, and is kept.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from inferwire_server.engines.openvino.child_process import ChildProcess
 from inferwire_server.engines.openvino.frames import Fault, Frame, Probe, ProbeLoad, ProbeReady, Verdict
 from inferwire_server.engines.openvino.generation_settings import structured_output
 
-CPU_LIMIT_S = 0.15
-"""Most processor time for a grammar, all threads together: the engine spends it again, inside a step."""
-_CPU_KILL_S = 0.5
+COMPILE_LIMIT_S = 0.15
+"""Most processor time for compiling, all threads together: the engine spends it again, inside a step."""
+FOLLOW_LIMIT_S = 0.3
+"""The same for a walk of 48 tokens. An ambiguous grammar takes longer with each token."""
+_CPU_KILL_S = 0.7
 """A probe that has used so much is killed: the verdict cannot change any more."""
 _WALL_KILL_S = 1.0
 """The same where another process's time cannot be read, and no verdict."""
@@ -36,6 +38,7 @@ _PROBES_PER_CHILD = 1000
 """The compiler keeps what it has compiled, some 0.1 MB each; then a new process begins."""
 _KEPT_VERDICTS = 1024
 _TOO_COSTLY = "is too costly to compile; make it smaller"
+_TOO_SLOW = "is too costly to follow; make it less ambiguous: no repeats of what repeats, no parts that read alike"
 _MODULE = "inferwire_server.engines.openvino.probe_worker"
 _log = logging.getLogger(__name__)
 
@@ -64,7 +67,7 @@ class GrammarProbe:
 
     async def check(self, grammar: Grammar) -> None:
         """Raise InvalidRequest when the grammar is bad or too costly, Overloaded or EngineDown when that stays open."""
-        digest = hashlib.sha256(repr((grammar.kind, grammar.source, grammar.texts)).encode()).digest()
+        digest = _digest(grammar)
         complaint = self._complaints.get(digest)
         if complaint is None:
             # A caller who leaves does not stop the compiler, and others may wait for the same verdict.
@@ -73,6 +76,11 @@ class GrammarProbe:
             self._complaints.move_to_end(digest)
         if complaint:
             raise InvalidRequest(_field(grammar), complaint)
+
+    def condemn(self, grammar: Grammar) -> InvalidRequest:
+        """Refuse from now on what the engine itself found too slow to follow; what to tell its caller."""
+        self._keep(_digest(grammar), _TOO_SLOW)
+        return InvalidRequest(_field(grammar), _TOO_SLOW)
 
     async def close(self) -> None:
         """End the process and remove its files. Idempotent."""
@@ -99,10 +107,13 @@ class GrammarProbe:
     async def _judge(self, digest: bytes, grammar: Grammar) -> str:
         async with self._turn:
             complaint = await self._complaint(grammar)
+        self._keep(digest, complaint)
+        return complaint
+
+    def _keep(self, digest: bytes, complaint: str) -> None:
         self._complaints[digest] = complaint
         if len(self._complaints) > _KEPT_VERDICTS:
             self._complaints.popitem(last=False)
-        return complaint
 
     async def _complaint(self, grammar: Grammar) -> str:
         child = await self._ready_child()
@@ -129,7 +140,9 @@ class GrammarProbe:
             raise InvalidRequest(_field(grammar), "broke the compiler")
         if not verdict.is_compiled:
             return "cannot be compiled by this model’s engine"
-        return _TOO_COSTLY if verdict.cpu_seconds > CPU_LIMIT_S else ""
+        if verdict.compile_s > COMPILE_LIMIT_S:
+            return _TOO_COSTLY
+        return _TOO_SLOW if verdict.follow_s > FOLLOW_LIMIT_S else ""
 
     async def _ready_child(self) -> ChildProcess:
         if self._is_closed:
@@ -182,6 +195,10 @@ class GrammarProbe:
         reaping = asyncio.get_running_loop().create_task(child.reap())
         self._reaping.add(reaping)
         reaping.add_done_callback(self._reaping.discard)
+
+
+def _digest(grammar: Grammar) -> bytes:
+    return hashlib.sha256(repr((grammar.kind, grammar.source, grammar.texts)).encode()).digest()
 
 
 def _not_running() -> EngineDown:

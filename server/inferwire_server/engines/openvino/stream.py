@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from inferwire_server.domain.engine import Cancelled, EngineEvent, EngineRequest, EngineSink, Failed, Finished, Tokens
-from inferwire_server.domain.errors import Overloaded, ResumeLost
+from inferwire_server.domain.errors import InvalidRequest, Overloaded, ResumeLost
 from inferwire_server.domain.generation import FinishReason, TokenLogprob, TokenLogprobs
 from inferwire_server.engines.openvino.frames import Outcome
 from inferwire_server.engines.openvino.resumption import Replay
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 class OpenVinoStream:
     """An EngineStream. It may be over while the worker still holds its blocks."""
 
-    __slots__ = ("_end_ids", "_leave", "_replay", "_sink", "is_over", "sequence")
+    __slots__ = ("_condemned", "_end_ids", "_leave", "_replay", "_sink", "is_over", "sequence")
 
     def __init__(
         self,
@@ -30,7 +30,9 @@ class OpenVinoStream:
         end_ids: frozenset[int],
         replay: Replay | None,
         leave: Callable[[int], None],
+        condemned: Callable[[], InvalidRequest],
     ) -> None:
+        """`condemned` is asked for the error when the grammar turns out too costly to follow."""
         self.sequence = sequence
         """Its name between engine and worker."""
         self.is_over = False
@@ -39,6 +41,7 @@ class OpenVinoStream:
         self._end_ids = frozenset[int]() if request.ignore_end_of_sequence else end_ids
         self._replay = replay
         self._leave = leave
+        self._condemned = condemned
 
     def cancel(self) -> None:
         """End with Cancelled on the loop's next turn; the worker is told and gives the blocks back when it can."""
@@ -65,7 +68,9 @@ class OpenVinoStream:
 
     def worker_ended(self, outcome: int, ending_id: int | None) -> None:
         """The worker let the sequence go."""
-        if self._replay is not None and not self._replay.is_complete:
+        if outcome == Outcome.TOO_COSTLY:
+            self.end_with(Failed(self._condemned()))
+        elif self._replay is not None and not self._replay.is_complete:
             self.end_with(Failed(_resume_lost()))
         elif outcome == Outcome.LENGTH:
             self.end_with(Finished(reason=FinishReason.LENGTH))

@@ -16,6 +16,7 @@ from openvino_genai import GenerationStatus
 
 from inferwire_server.engines.openvino.batch import COMPANION_BLOCKS, Batch
 from inferwire_server.engines.openvino.channel import Channel, leave, open_channel
+from inferwire_server.engines.openvino.decode_watch import DecodeWatch
 from inferwire_server.engines.openvino.frames import Add, Cancel, Fault, Frame, Heartbeat, Load, Quit, Ready
 from inferwire_server.engines.openvino.vigilance import HEARTBEAT_S
 
@@ -35,7 +36,7 @@ def _load(load: Load) -> openvino_genai.ContinuousBatchingPipeline:
     return openvino_genai.ContinuousBatchingPipeline(load.model_path, scheduler, "CPU", load.properties)
 
 
-def _try_out(pipeline: openvino_genai.ContinuousBatchingPipeline, load: Load) -> Ready:
+def _try_out(pipeline: openvino_genai.ContinuousBatchingPipeline, load: Load) -> tuple[Ready, DecodeWatch]:
     """Run one full prompt chunk and a few tokens: how long steps take, and how many blocks the cache has."""
     length = min(load.max_batched_tokens, load.max_context_tokens - _TRIAL_OUTPUT_TOKENS)
     if load.kv_blocks:
@@ -44,16 +45,18 @@ def _try_out(pipeline: openvino_genai.ContinuousBatchingPipeline, load: Load) ->
     config = openvino_genai.GenerationConfig(max_new_tokens=_TRIAL_OUTPUT_TOKENS, ignore_eos=True, do_sample=False)
     handle = pipeline.add_request(0, openvino.Tensor(prompt), config)
     step_times: list[float] = []
-    usage_percent = 0.0
+    used_s = usage_percent = 0.0
     while handle.get_status() == GenerationStatus.RUNNING:
-        started = time.perf_counter()
+        started, used_before_s = time.perf_counter(), time.process_time()
         pipeline.step()
         step_times.append(time.perf_counter() - started)
+        used_s = time.process_time() - used_before_s
         usage_percent = usage_percent or pipeline.get_metrics().cache_usage
     blocks_in_use = -(-length // load.block_tokens)
     kv_blocks = load.kv_blocks or round(blocks_in_use * 100 / usage_percent)
     usable = kv_blocks - COMPANION_BLOCKS if load.is_exact else kv_blocks
-    return Ready(usable, pipeline.get_metrics().cache_size_in_bytes, step_times)
+    ready = Ready(usable, pipeline.get_metrics().cache_size_in_bytes, step_times)
+    return ready, DecodeWatch(used_s)
 
 
 def _warm_grammars(pipeline: openvino_genai.ContinuousBatchingPipeline) -> None:
@@ -72,8 +75,9 @@ def _set_up(channel: Channel) -> Batch:
     pipeline = _load(load)
     if load.has_grammars:
         _warm_grammars(pipeline)
-    channel.send(_try_out(pipeline, load))
-    return Batch(pipeline, load)
+    ready, decode_watch = _try_out(pipeline, load)
+    channel.send(ready)
+    return Batch(pipeline, load, decode_watch)
 
 
 def _serve(channel: Channel) -> NoReturn:
