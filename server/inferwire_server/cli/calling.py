@@ -9,19 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from inferwire_server.cli.reaching import Reach, reach_options
+
 if TYPE_CHECKING:
     from inferwire import BlockingTextStream, Client, InferwireError, Reply
     from inferwire.requests import Options
-
-address_option = click.option(
-    "--address", default="127.0.0.1:50051", show_default=True, envvar="INFERWIRE_ADDRESS", help="Server to talk to."
-)
 
 
 def _generation_options(command: Any) -> Any:
     for option in reversed(
         (
-            address_option,
             click.option("--model", help="Default: the server's only model."),
             click.option("-n", "--max-output-tokens", type=click.IntRange(min=1), help="Default: the model's."),
             click.option("--temperature", type=float, help="0 is greedy. Default: the model's."),
@@ -36,23 +33,28 @@ def _generation_options(command: Any) -> Any:
         )
     ):
         command = option(command)
-    return command
+    return reach_options(command)
 
 
 @contextmanager
-def _client(address: str) -> Iterator[Client]:
+def _client(reach: Reach) -> Iterator[Client]:
     from inferwire import Client, InferwireError  # gRPC takes its time, and `--help` needs none of it
+    from inferwire.settings_reader import SettingsError
 
     try:
-        with Client(address) as client:
+        with Client(reach.config()) as client:
             yield client
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from None
     except InferwireError as error:
-        raise click.ClickException(advice(error, address)) from None
+        raise click.ClickException(advice(error, reach.address)) from None
 
 
 def advice(error: InferwireError, address: str) -> str:
     if error.code == "UNAVAILABLE" and not error.reason:
         return f"no server answers at {address}; start one with `inferwire serve`, or name another by --address"
+    if error.code == "UNAUTHENTICATED":
+        return f"{error.message}; name a file that holds an API key or token by --credential-file"
     hint = f" (try again in {error.retry_after_s:g} s)" if error.retry_after_s else ""
     where = f" [error id {error.error_id}]" if error.error_id else ""
     return f"{error.message}{hint}{where}"
@@ -66,10 +68,10 @@ def _given(flags: dict[str, Any]) -> Options:
 @click.command()
 @click.argument("prompt")
 @_generation_options
-def generate(prompt: str, address: str, timeout_s: float, **flags: Any) -> None:
+def generate(prompt: str, reach: Reach, timeout_s: float, **flags: Any) -> None:
     """Continue PROMPT (`-` reads standard input), streaming."""
     text = sys.stdin.read() if prompt == "-" else prompt
-    with _client(address) as client:
+    with _client(reach) as client:
         _show(client.stream(text, timeout_s=timeout_s, **_given(flags)))
 
 
@@ -77,10 +79,10 @@ def generate(prompt: str, address: str, timeout_s: float, **flags: Any) -> None:
 @click.argument("message", required=False)
 @click.option("--system", help="A system message to begin with.")
 @_generation_options
-def chat(message: str | None, system: str | None, address: str, timeout_s: float, **flags: Any) -> None:
+def chat(message: str | None, system: str | None, reach: Reach, timeout_s: float, **flags: Any) -> None:
     """Talk to the model; with MESSAGE, once. Leave with Ctrl-D."""
     messages = [("system", system)] if system else []
-    with _client(address) as client:
+    with _client(reach) as client:
         if message is not None:
             messages.append(("user", message))
             _show(client.stream_chat(messages, timeout_s=timeout_s, **_given(flags)))
@@ -92,7 +94,7 @@ def chat(message: str | None, system: str | None, address: str, timeout_s: float
             try:
                 reply = _show(client.stream_chat(asked, timeout_s=timeout_s, **_given(flags)))
             except InferwireError as error:
-                click.echo(f"Error: {advice(error, address)}", err=True)
+                click.echo(f"Error: {advice(error, reach.address)}", err=True)
             except KeyboardInterrupt:
                 click.echo("\n(stopped)", err=True)
             else:
@@ -118,20 +120,22 @@ def _show(stream: BlockingTextStream) -> Reply:
 
 
 @click.command()
-@address_option
-def status(address: str) -> None:
+@reach_options
+def status(reach: Reach) -> None:
     """Show what the server serves and how it is."""
     from inferwire.v1 import operations_pb2
     from rich.console import Console
     from rich.table import Table
 
-    with _client(address) as client:
+    with _client(reach) as client:
         info, state, models = client.server_info(timeout_s=10), client.status(timeout_s=10), client.models(timeout_s=10)
     load = state.load
     place = f" in {info.region}" if info.region else ""
     reason = f": {state.reason}" if state.reason else ""
     rows = Table(show_header=False, box=None)
-    rows.add_row("server", f"inferwire {info.server_version} at {address}{place}")
+    rows.add_row("server", f"inferwire {info.server_version} at {reach.address}{place}")
+    if state.insecure:
+        rows.add_row("open", "other machines are served without TLS or authentication")
     rows.add_row("state", _name(operations_pb2.ServerState.Name(state.state)) + reason)
     engine_state = _name(operations_pb2.EngineState.Name(state.engine_state))
     rows.add_row("engine", f"{engine_state}, {state.engine_restarts} restarts")

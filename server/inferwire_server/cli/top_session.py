@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
-from inferwire import AsyncClient, InferwireError, ResilientChannel, ResilientRpcError
+from inferwire import AsyncClient, ClientConfig, InferwireError, ResilientChannel, ResilientRpcError
 from inferwire.v1 import operations_pb2, operations_pb2_grpc
 from rich.console import Console
 from rich.live import Live
@@ -33,8 +33,10 @@ _LARGEST_PAGE = 8 * 1024 * 1024
 class TopSession:
     """`await run()` until `q` or Ctrl-C; raises InferwireError when there is no server at the start."""
 
-    def __init__(self, address: str, page: str, interval_s: float) -> None:
-        """`page` is the address of the metrics page, `interval_s` the time between looks."""
+    def __init__(self, config: ClientConfig, address: str, page: str, interval_s: float) -> None:
+        """`config` reaches the server at `address`; `page` is the address of the metrics page, `interval_s` the time
+        between looks."""
+        self._config = config
         self._address = address
         self._page = page
         self._interval_s = interval_s
@@ -46,7 +48,7 @@ class TopSession:
 
     async def run(self) -> None:
         """Show until told to stop."""
-        async with AsyncClient(self._address) as client, ResilientChannel(self._address) as channel:
+        async with AsyncClient(self._config) as client, ResilientChannel(self._config) as channel:
             self._info = await client.server_info(timeout_s=_TIMEOUT_S)
             self._models = [model.name for model in await client.models(timeout_s=_TIMEOUT_S)]
             self._status = await client.status(timeout_s=_TIMEOUT_S)

@@ -6,11 +6,12 @@ import sys
 
 import click
 
-from inferwire_server.cli.calling import address_option, advice
+from inferwire_server.cli.calling import advice
+from inferwire_server.cli.reaching import Reach, reach_options
 
 
 @click.command()
-@address_option
+@reach_options
 @click.option(
     "--metrics",
     "page",
@@ -26,7 +27,7 @@ from inferwire_server.cli.calling import address_option, advice
     show_default=True,
     help="Seconds between looks.",
 )
-def top(address: str, page: str, interval_s: float) -> None:
+def top(reach: Reach, page: str, interval_s: float) -> None:
     """Watch a server: rates, batch, queue, KV cache, tenants, engine. `q` or Ctrl-C quits."""
     if not page.startswith(("http://", "https://")):
         raise click.UsageError(f"--metrics={page}: not an http address")
@@ -39,8 +40,8 @@ def top(address: str, page: str, interval_s: float) -> None:
     from inferwire_server.cli.top_session import TopSession
 
     try:
-        asyncio.run(TopSession(address, page, interval_s).run())
+        asyncio.run(TopSession(reach.config(), reach.address, page, interval_s).run())
     except InferwireError as error:
-        raise click.ClickException(advice(error, address)) from None
+        raise click.ClickException(advice(error, reach.address)) from None
     except KeyboardInterrupt:  # before the screen was there
         return

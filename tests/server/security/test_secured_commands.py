@@ -1,0 +1,44 @@
+"""`inferwire generate`, `chat` and `status` at a server that asks who calls."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+from inferwire_server.cli import inferwire as command_line
+
+from tests.secured import Deployment, secured
+from tests.serving import Serving
+
+
+async def inferwire(server: Serving, *arguments: str, **variables: str) -> Result:
+    """To its end; the server goes on meanwhile."""
+    environment = {"INFERWIRE_ADDRESS": server.address} | variables
+    return await asyncio.to_thread(CliRunner().invoke, command_line, arguments, env=environment)
+
+
+async def test_flags_or_variables_say_whom_to_trust_and_what_to_send(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path)
+    (tmp_path / "user").write_text(deployment.key("user"))
+    (tmp_path / "operator").write_text(deployment.key("operator"))
+    ca = str(tmp_path / "ca.pem")
+    async with secured(deployment) as server:
+        flags = ("--tls-ca", ca, "--credential-file", str(tmp_path / "user"))
+        generated = await inferwire(server, "generate", "hi", "-n", "4", *flags)
+        variables = {"INFERWIRE_CLIENT_TLS_CA_FILE": ca, "INFERWIRE_CLIENT_CREDENTIAL_FILE": str(tmp_path / "operator")}
+        shown = await inferwire(server, "status", **variables)
+        nobody = await inferwire(server, "chat", "hi", "--tls-ca", ca)
+        user = await inferwire(server, "status", *flags)
+        remote = await inferwire(
+            server, "status", "--address", "10.0.0.1:1", "--credential-file", str(tmp_path / "user")
+        )
+        wrong = await inferwire(server, "status", "--tls-ca", str(tmp_path / "absent.pem"))
+    assert (generated.exit_code, shown.exit_code) == (0, 0), generated.output + shown.output
+    assert "scripted@1" in shown.output
+    assert nobody.exit_code == 1
+    assert "--credential-file" in nobody.output
+    assert (user.exit_code, remote.exit_code, wrong.exit_code) == (1, 2, 2)
+    assert "none of the caller’s roles" in user.output
+    assert "tls.enabled: needed to send a credential" in remote.output
+    assert "cannot be read" in wrong.output
