@@ -82,6 +82,10 @@ soak-short: .venv/.dev ## The same with 200 requests and two minutes
 	@$(BIN)/python -m tests.engines.openvino.soak --requests 200 --questions 20
 	@$(BIN)/python -m tools.soak --minutes 2
 
+.PHONY: chaos
+chaos: .venv/.dev ## The whole fault matrix, then half an hour of random faults; writes docs/reliability.md's table
+	@$(BIN)/python -m tests.chaos --minutes 30
+
 .PHONY: fuzz
 fuzz: .venv/.dev ## Look for counterexamples: many random examples a property, 250,000 random requests
 	@$(BIN)/python -m pytest -m "hypothesis and not gpu" --hypothesis-profile=fuzz --timeout=1800

@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inferwire.affinity_key import affinity_key
 from inferwire.policy.affinity import by_affinity
 from inferwire.policy.endpoint import EndpointState
+from inferwire.prompts import affinity_key
 from inferwire.v1 import generation_pb2
 
 from tests.client.policy.endpoints import endpoint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from random import Random
 
 import pytest
@@ -231,3 +232,14 @@ def test_each_change_is_told_once_and_after_it_has_happened() -> None:
         "<Breaker eu/a half-open, no probe under way>",
         "<Breaker eu/a closed, 0 failures in a row>",
     ]
+
+
+@pytest.mark.parametrize("step_s", [-3600.0, 3600.0], ids=["an hour back", "an hour on"])
+def test_a_step_of_the_wall_clock_changes_nothing(step_s: float) -> None:
+    # pybreaker notes when it opened by the wall clock, and by itself would wait by it.
+    one = opened()
+    one._machine._state_storage.opened_at = datetime.now(UTC) + timedelta(seconds=step_s)
+
+    assert not one.admits(0.9)
+    granted(one, 1.0).success(1.0)
+    assert state(one) is BreakerState.CLOSED

@@ -369,6 +369,27 @@ def test_a_region_left_for_its_health_is_still_probed(world: World) -> None:
     assert set(keys[2:]) <= {"us/c", "us/d"}
 
 
+def test_a_far_region_that_says_it_serves_is_probed_before_it_is_needed(world: World) -> None:
+    all_breakers_open(world.us)
+    assert set(world.spread(now=0.1)) == {"eu/a", "eu/b"}
+
+    world.us[0].is_serving = True
+    keys = [answer.endpoint.key for answer in (world.ask(2.0) for _ in range(10)) if isinstance(answer, Picked)]
+
+    assert keys[0] == "us/c"
+    assert set(keys[1:]) <= {"eu/a", "eu/b"}
+
+
+def test_a_call_that_moves_goes_last_where_the_connection_is_lost(world: World) -> None:
+    world.fail("eu/a")
+    world.eu[1].is_cut_off = True
+    assert set(world.spread()) == {"us/c", "us/d"}
+
+    for one in world.us:
+        one.is_cut_off = True
+    assert set(world.spread()) == {"eu/b"}
+
+
 def test_regions_of_equal_priority_are_left_together(world: World) -> None:
     world.all = [endpoint("eu/a"), endpoint("us/b"), endpoint("cn/c", 1)]
     world.shares = {"eu": 0.7, "us": 0.7, "cn": 1.0}

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import grpc
 
-from inferwire.affinity_key import affinity_key
 from inferwire.attempts import Attempt, Metadata, attempt_metadata, failure_of
 from inferwire.channels import Fleet
 from inferwire.errors import Code
@@ -18,6 +17,7 @@ from inferwire.methods import Method
 from inferwire.observation import CallEnded
 from inferwire.policy.deadline import Deadline
 from inferwire.policy.failure import Failure, FailureKind
+from inferwire.prompts import affinity_key
 from inferwire.reply_watch import ReplyWatch
 from inferwire.trace_context import TRACE_KEY, trace_id
 from inferwire.v1 import generation_pb2

@@ -137,6 +137,7 @@ class Link:
             self.changed()
 
     def _said(self, is_serving: bool | None) -> None:
+        self.state.is_cut_off = is_serving is None and (self.state.is_cut_off or self.state.is_serving is not None)
         self.state.is_serving = is_serving
         self.changed()
 

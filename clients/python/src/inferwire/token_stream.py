@@ -18,6 +18,7 @@ from inferwire.policy.decision import Step
 from inferwire.policy.delivery import Delivery, HeldOutput, StartedFacts, Trim, Verdict, Violation
 from inferwire.policy.failure import Failure, FailureKind
 from inferwire.policy.resume import ExactlyOnce
+from inferwire.prompts import prompt_length
 from inferwire.settings import ResumeMode
 from inferwire.stall_watch import StallWatch
 from inferwire.v1 import generation_pb2
@@ -174,7 +175,7 @@ class TokenStream(EventStream):
         assert self._attempt is not None  # noqa: S101 it has begun
         hedging = self.fleet.hedging
         hedging.requested()
-        self._prompt_bytes = self._original.ByteSize()
+        self._prompt_bytes = prompt_length(self._original)
         delay_s = hedging.delay_s(self._prompt_bytes, self.fleet.clock())
         if delay_s is not None:
             first = Runner(self._attempt, self.call, self._read)

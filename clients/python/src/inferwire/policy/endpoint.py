@@ -40,6 +40,8 @@ class EndpointState:
         self.first_token = FirstTokenTime()
         self.is_serving: bool | None = None
         """What its health service says; None when it says nothing."""
+        self.is_cut_off = False
+        """Whether the connection on which it had said so is lost; a call that has failed elsewhere goes there last."""
         self.outstanding = 0.0
         """Work that it holds for this client, in any one unit."""
         self._pushes_back_until = 0.0

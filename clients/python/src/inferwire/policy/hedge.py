@@ -10,6 +10,7 @@ from inferwire.settings import BudgetPolicy, HedgePolicy
 
 _LARGEST_PROMPT_BYTES = 32 * 1024
 """About 8,000 tokens: computing more than that twice costs more than waiting."""
+_SHORT_PROMPT_BYTES = 255
 _KEPT_TIMES = 200
 _FEWEST_TIMES = 20
 _REFRESHED_AFTER_S = 3.0
@@ -53,8 +54,8 @@ class Hedging:
 
 
 def _bucket(prompt_bytes: int) -> int:
-    """Prompts within a factor of two are alike."""
-    return prompt_bytes.bit_length()
+    """Prompts within a factor of two are alike, and so are all short ones."""
+    return max(prompt_bytes, _SHORT_PROMPT_BYTES).bit_length()
 
 
 class _Times:

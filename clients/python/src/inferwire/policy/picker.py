@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from random import Random
 
 from inferwire.errors import LocalReason
@@ -13,6 +14,7 @@ from inferwire.policy.endpoint import EndpointState
 from inferwire.policy.visits import Visits
 from inferwire.settings import AffinityPolicy, FailoverPolicy
 
+_priority = attrgetter("priority")
 _SOONEST_OVER_FIRST = (
     LocalReason.THROTTLED,
     LocalReason.TOO_SLOW,
@@ -64,6 +66,9 @@ class Picker:
         region. `now` in monotonic seconds.
         """
         if visits.is_empty and fits_within_s is None:
+            due = _due(endpoints, now)
+            if due is not None:
+                return self._grant(due, now)
             calm = _calm(endpoints, shares, now)
             if calm:
                 return self._grant(self._choose(calm, now, key), now)
@@ -142,6 +147,7 @@ class Picker:
             for one in others
             # A region that is left for its health comes back only if somebody looks.
             if (one.region not in held_back or one.breaker.state is not BreakerState.CLOSED)
+            and not (one.is_cut_off and not visits.is_empty)
             and not one.pushes_back(now)
             and not visits.has_left(one.region)
         ]
@@ -192,6 +198,22 @@ class Picker:
         if permit is None:
             raise RuntimeError(f"{endpoint.key} was picked although its breaker admits nobody")
         return Picked(endpoint, permit)
+
+
+def _due(endpoints: Sequence[EndpointState], now: float) -> EndpointState | None:
+    """The nearest endpoint that says it serves and whose breaker waits for a probe.
+
+    Also in a region that gets no traffic now: when it is needed, it must be known to be well.
+    """
+    due = [
+        one
+        for one in endpoints
+        if one.breaker.state is not BreakerState.CLOSED
+        and one.is_serving
+        and one.breaker.admits(now)
+        and not one.pushes_back(now)
+    ]
+    return min(due, key=_priority, default=None)
 
 
 def _calm(endpoints: Sequence[EndpointState], shares: Mapping[str, float], now: float) -> list[EndpointState]:

@@ -1,4 +1,4 @@
-"""What a generation is known by to caches: its session, or the beginning of its prompt."""
+"""What a request's prompt tells without being computed: how long it is, and what caches know it by."""
 
 from __future__ import annotations
 
@@ -21,6 +21,16 @@ def affinity_key(
             return _digest(value.encode() if isinstance(value, str) else value)
     beginning = _beginning(request, prefix_bytes) if prefix_bytes else b""
     return _digest(beginning) if beginning else None
+
+
+def prompt_length(request: generation_pb2.GenerateRequest) -> int:
+    """About its bytes: characters of text, four for each token id."""
+    kind = request.WhichOneof("input")
+    if kind == "prompt":
+        return len(request.prompt)
+    if kind == "token_ids":
+        return 4 * len(request.token_ids.ids)
+    return sum(len(message.text) for message in request.chat.messages)
 
 
 def _beginning(request: generation_pb2.GenerateRequest, length: int) -> bytes:
