@@ -35,7 +35,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_OVERLOADED: _ErrorReason.ValueType  # 5
     """RESOURCE_EXHAUSTED: the queue is full or the request's queue time is used up. Hinted."""
     ERROR_REASON_QUOTA: _ErrorReason.ValueType  # 6
-    """RESOURCE_EXHAUSTED: the tenant is over its quota. Hinted."""
+    """RESOURCE_EXHAUSTED: the tenant is over its quota. Hinted unless it can never have what it asks for."""
     ERROR_REASON_WOULD_EXCEED: _ErrorReason.ValueType  # 7
     """DEADLINE_EXCEEDED: refused at once, since the first token cannot come in time."""
     ERROR_REASON_EXPIRED: _ErrorReason.ValueType  # 8
@@ -85,7 +85,7 @@ ERROR_REASON_MODEL_MISMATCH: ErrorReason.ValueType  # 4
 ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 5
 """RESOURCE_EXHAUSTED: the queue is full or the request's queue time is used up. Hinted."""
 ERROR_REASON_QUOTA: ErrorReason.ValueType  # 6
-"""RESOURCE_EXHAUSTED: the tenant is over its quota. Hinted."""
+"""RESOURCE_EXHAUSTED: the tenant is over its quota. Hinted unless it can never have what it asks for."""
 ERROR_REASON_WOULD_EXCEED: ErrorReason.ValueType  # 7
 """DEADLINE_EXCEEDED: refused at once, since the first token cannot come in time."""
 ERROR_REASON_EXPIRED: ErrorReason.ValueType  # 8
