@@ -41,7 +41,9 @@ ENGINE_LOST = 70
 @click.option("--tls-client-ca", type=click.Path(path_type=Path), help="PEM file; asks clients for certificates of it.")
 @click.option("--health-port", type=int, help="Port without TLS for health alone. Default: none.")
 @click.option("--insecure", is_flag=True, default=None, help="Serve other hosts without TLS or authentication.")
-@click.option("--tenants", type=click.Path(path_type=Path), help="File of what each tenant may use. Default: no limits.")
+@click.option(
+    "--tenants", type=click.Path(path_type=Path), help="File of what each tenant may use. Default: no limits."
+)
 @click.option("--audit-dir", type=click.Path(path_type=Path), help="Folder of audit records. Default: none are kept.")
 @click.option("--region", help="Name of the region, as clients see it.")
 @click.option("--models-dir", type=click.Path(path_type=Path), help="Folder of pulled models.")
