@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inferwire_server.engines.openvino.generation_settings import choices_grammar, mixed_seed
+from inferwire_server.domain.generation import Grammar, GrammarKind
+from inferwire_server.engines.openvino.generation_settings import choices_grammar, mixed_seed, structured_output
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -34,3 +36,16 @@ def test_the_next_output_is_not_the_next_seed() -> None:
 
 def test_choices_become_quoted_alternatives_with_nothing_left_to_interpret() -> None:
     assert choices_grammar(['a"', "\\é"]) == 'root ::= "a\\U00000022" | "\\U0000005c\\U000000e9"'
+
+
+@pytest.mark.parametrize(
+    ("source", "passed_on"),
+    [
+        pytest.param("[^a-z\n\r]", r"[^a-z\n\r]", id="in a class"),
+        pytest.param("\\\n", r"\n", id="escaped already"),
+        pytest.param("\\\\\n", r"\\\n", id="after an escaped backslash"),
+        pytest.param(r"\n[\]\d]\\", r"\n[\]\d]\\", id="none"),
+    ],
+)
+def test_line_breaks_in_a_regex_are_escaped_and_nothing_else_changes(source: str, passed_on: str) -> None:
+    assert structured_output(Grammar(kind=GrammarKind.REGEX, source=source)) == ("regex", passed_on)

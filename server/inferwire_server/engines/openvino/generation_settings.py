@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,6 +14,8 @@ GREEDY_BELOW = 1e-6
 """Temperatures below this are greedy: the pipeline divides by them in 32-bit floats."""
 _LARGEST_MIN_P = 1 - 2.0**-24
 """The pipeline takes 32-bit floats below 1 only."""
+_LINE_BREAK = re.compile(r"\\.|[\n\r]", re.DOTALL)
+"""With a backslash before it or not; other escapes are stepped over whole."""
 
 
 def is_greedy(request: EngineRequest) -> bool:
@@ -61,10 +64,15 @@ def structured_output(grammar: Grammar) -> tuple[str, str]:
     if grammar.kind is GrammarKind.JSON_SCHEMA:
         return "json_schema", grammar.source
     if grammar.kind is GrammarKind.REGEX:
-        return "regex", grammar.source
+        return "regex", _LINE_BREAK.sub(_escaped_break, grammar.source)
     if grammar.kind is GrammarKind.EBNF:
         return "grammar", grammar.source
     return "grammar", choices_grammar(grammar.texts)
+
+
+def _escaped_break(match: re.Match[str]) -> str:
+    # The pipeline's compiler refuses line breaks in a character class unless they are escaped.
+    return {"\n": r"\n", "\r": r"\r"}.get(match[0][-1], match[0])
 
 
 def choices_grammar(texts: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ process to die with.
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
@@ -19,6 +20,7 @@ from inferwire_server.engines.openvino.channel import Channel, leave, open_chann
 from inferwire_server.engines.openvino.decode_watch import DecodeWatch
 from inferwire_server.engines.openvino.frames import Add, Cancel, Fault, Frame, Heartbeat, Load, Quit, Ready
 from inferwire_server.engines.openvino.vigilance import HEARTBEAT_S
+from inferwire_server.engines.openvino.weights_file import openable
 
 _TRIAL_OUTPUT_TOKENS = 4
 
@@ -33,7 +35,8 @@ def _load(load: Load) -> openvino_genai.ContinuousBatchingPipeline:
     scheduler.max_num_batched_tokens = load.max_batched_tokens
     scheduler.dynamic_split_fuse = True
     scheduler.enable_prefix_caching = load.prefix_caching
-    return openvino_genai.ContinuousBatchingPipeline(load.model_path, scheduler, "CPU", load.properties)
+    with openable(Path(load.model_path)) as path:
+        return openvino_genai.ContinuousBatchingPipeline(str(path), scheduler, "CPU", load.properties)
 
 
 def _try_out(pipeline: openvino_genai.ContinuousBatchingPipeline, load: Load) -> tuple[Ready, DecodeWatch]:
