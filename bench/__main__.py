@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import uvloop
 
-from bench.client import losses, overhead
+from bench.client import affinity, hedging, losses, overhead
 from bench.figures import COLUMNS, Figure
-from bench.serving import engine_rate, first_token, overload, request_cost, structured_rate, token_cost
+from bench.serving import engine_rate, first_token, identity_cost, overload, request_cost, structured_rate, token_cost
 from bench.tables import table
 
 RESULTS = Path(__file__).parent / "results"
@@ -36,11 +36,14 @@ class Part:
 PARTS = {
     "requests": Part("What the layers above the engine cost", request_cost.measure),
     "tokens": Part("Server CPU over a bare grpc.aio server with the same contract", token_cost.measure),
+    "security": Part("What knowing the caller costs", identity_cost.measure),
     "engine": Part("The real model: the service over its engine alone", engine_rate.measure),
     "first-token": Part("The real model: the first token", first_token.measure),
     "structured": Part("Structured output", structured_rate.measure),
     "overload": Part("Twice the capacity, on real processes", overload.measure),
     "client": Part("The resilient client over the bare stub", overhead.measure, asyncio.run),
+    "hedging": Part("First tokens of which a few are slow", hedging.measure, asyncio.run),
+    "affinity": Part("Prefix caches of four servers", affinity.measure, asyncio.run),
     "losses": Part("What callers see of lost servers", losses.measure, asyncio.run),
 }
 """Simulated admission and sharing have a program of their own: `python -m bench.simulation`."""

@@ -46,16 +46,23 @@ class Server:
 
 
 @contextlib.asynccontextmanager
+async def servers(number: int) -> AsyncIterator[list[Server]]:
+    """So many, ready."""
+    running = [Server() for _ in range(number)]
+    try:
+        for server in running:
+            await server.ready()
+        yield running
+    finally:
+        for server in running:
+            server.end()
+
+
+@contextlib.asynccontextmanager
 async def two_regions() -> AsyncIterator[tuple[list[Server], list[Server]]]:
     """The near and the far region, ready."""
-    servers = [Server() for _ in range(4)]
-    try:
-        for server in servers:
-            await server.ready()
-        yield servers[:2], servers[2:]
-    finally:
-        for server in servers:
-            server.end()
+    async with servers(4) as four:
+        yield four[:2], four[2:]
 
 
 def send(number: signal.Signals, servers: Iterable[Server]) -> None:
