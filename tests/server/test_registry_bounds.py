@@ -10,7 +10,7 @@ from inferwire_server.domain.caller import Caller
 from inferwire_server.domain.generation import Resume, ResumedOutput
 from inferwire_server.domain.request import GenerationDraft, SamplingDraft
 from inferwire_server.engines.scripted import ScriptedOptions
-from inferwire_server.scheduling.session import prompt_digest
+from inferwire_server.scheduling.generation_names import prompt_digest
 
 from tests.serving import MODEL, Serving, serving
 

@@ -21,11 +21,13 @@ from inferwire_server.scheduling.cache_sharing import SoleTenant
 from inferwire_server.scheduling.drain_rate import DrainRate
 from inferwire_server.scheduling.estimator import Estimator, Run, require_in_time
 from inferwire_server.scheduling.fair_queue import FairQueue
+from inferwire_server.scheduling.generation_names import cache_namespace
 from inferwire_server.scheduling.lifecycle import RESTART_HINT_S, Lifecycle
 from inferwire_server.scheduling.load_report import LoadReporter
 from inferwire_server.scheduling.priority_class import Ahead
 from inferwire_server.scheduling.quota_use import demand_of, settle
-from inferwire_server.scheduling.session import Phase, Session, SessionOutput, cache_namespace
+from inferwire_server.scheduling.session import Phase, Session
+from inferwire_server.scheduling.session_output import SessionOutput
 from inferwire_server.scheduling.staggering import Leader, Staggering
 from inferwire_server.scheduling.ticket import Ticket
 from inferwire_server.security.quotas import Quotas, Reservation

@@ -13,8 +13,8 @@ from inferwire_server.domain.errors import InvalidRequest, ModelNotFound
 from inferwire_server.domain.generation import Generation, Resume, Sampling, Scheduling, Stop
 from inferwire_server.domain.model import ModelFacts, ModelState
 from inferwire_server.domain.request import Conversation, GenerationDraft
+from inferwire_server.scheduling.generation_names import prompt_digest
 from inferwire_server.scheduling.lifecycle import Lifecycle, ServerState
-from inferwire_server.scheduling.session import prompt_digest
 from inferwire_server.scheduling.validation import check_draft, check_has_chat
 from inferwire_server.text.grammar import check_grammar
 from inferwire_server.text.pool import TextPool

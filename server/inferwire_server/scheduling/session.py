@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import hashlib
-import struct
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,7 +14,6 @@ from inferwire_server.domain.engine import (
     Engine,
     EngineEvent,
     EngineRequest,
-    EngineStream,
     Failed,
     Finished,
     PrefillProgress,
@@ -35,13 +32,14 @@ from inferwire_server.domain.generation import (
     Stage,
     Started,
     Timings,
-    TokenLogprobs,
     Usage,
 )
 from inferwire_server.domain.model import ModelFacts
 from inferwire_server.observability.faults import record_fault
 from inferwire_server.scheduling.event_log import EventLog
+from inferwire_server.scheduling.generation_names import cache_namespace, prompt_digest
 from inferwire_server.scheduling.observer import GenerationObserver
+from inferwire_server.scheduling.session_output import SessionOutput
 from inferwire_server.text.output import OutputText, Released
 
 OutputTextFactory = Callable[[Generation, Sequence[int]], OutputText]
@@ -54,32 +52,6 @@ class Phase(enum.Enum):
     WAITING = "waiting"
     RUNNING = "running"
     ENDED = "ended"
-
-
-class SessionOutput:
-    """One output on its way through the engine and the text layer."""
-
-    __slots__ = (
-        "index",
-        "is_finished",
-        "last_tokens_at",
-        "output_tokens",
-        "pending_ids",
-        "pending_logprobs",
-        "stream",
-        "text",
-    )
-
-    def __init__(self, index: int, text: OutputText, *, is_finished: bool) -> None:
-        self.index = index
-        self.text = text
-        self.is_finished = is_finished
-        self.stream: EngineStream | None = None
-        self.pending_ids: list[int] = []
-        self.pending_logprobs: list[TokenLogprobs] = []
-        self.last_tokens_at: float | None = None
-        self.output_tokens = 0
-        """New tokens that came out of the engine."""
 
 
 class Session:
@@ -414,16 +386,6 @@ class Session:
         if self.is_released:
             released, self.on_released = self.on_released, _ignore
             released(self)
-
-
-def prompt_digest(token_ids: Sequence[int]) -> bytes:
-    """Names a rendered prompt: sha256 over the ids as little-endian 32-bit words."""
-    return hashlib.sha256(struct.pack(f"<{len(token_ids)}I", *token_ids)).digest()
-
-
-def cache_namespace(tenant: str, salt: str) -> str:
-    """Length-framed, so that no salt can name another tenant's namespace."""
-    return f"{len(tenant)}:{tenant}:{salt}"
 
 
 def _prior_tokens(generation: Generation) -> list[tuple[int, ...]]:

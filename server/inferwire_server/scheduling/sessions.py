@@ -7,11 +7,10 @@ The registry is per process. A request id repeated on another server runs again 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from inferwire_server.domain.caller import Caller
 from inferwire_server.domain.errors import (
@@ -28,6 +27,7 @@ from inferwire_server.observability.faults import record_fault
 from inferwire_server.scheduling.admission import Admission
 from inferwire_server.scheduling.departure import departure
 from inferwire_server.scheduling.event_log import LogReader
+from inferwire_server.scheduling.generation_names import content_digest
 from inferwire_server.scheduling.intake import Intake
 from inferwire_server.scheduling.observer import GenerationObserver
 from inferwire_server.scheduling.reading import Reading
@@ -319,29 +319,6 @@ class Sessions:
     def _forget_oldest(self) -> None:
         _, entry = self._finished.popitem(last=False)
         self._finished_bytes -= entry.size_bytes
-
-
-def content_digest(generation: Generation) -> bytes:
-    """Names what a generation asks for (contract rule 6): without attempt, resume, waiting, and the seed."""
-    content = (
-        generation.model,
-        generation.prompt_token_ids,
-        generation.max_output_tokens,
-        replace(generation.sampling, seed=0),
-        generation.stop.strings,
-        sorted(generation.stop.token_ids),
-        generation.stop.min_output_tokens,
-        generation.stop.ignore_end_of_sequence,
-        generation.stop.include_match,
-        generation.count,
-        generation.grammar,
-        generation.top_logprobs,
-        generation.prompt_top_logprobs,
-        generation.skip_special_tokens,
-        generation.cache_salt,
-        generation.bypass_cache,
-    )
-    return hashlib.sha256(repr(content).encode("utf-8", "surrogatepass")).digest()
 
 
 def _reader_for(session: Session, generation: Generation) -> LogReader | None:
