@@ -104,6 +104,13 @@ ERRORS = [
         "interval: 15s",
         "interval: often",
     ),
+    Planted(
+        "cluster_rules",
+        "prometheusrule.yaml is stale",
+        "k8s/components/monitoring/prometheusrule.yaml",
+        "severity: page",
+        "severity: ticket",
+    ),
     Planted("yaml_style", "trailing spaces", "docker/envoy/envoy.yaml", "static_resources:", "static_resources:  "),
     Planted("dockerfiles", "DL3007", "docker/Dockerfile.gpu", "AS build\n", "AS build\nFROM python:latest AS again\n"),
 ]

@@ -24,6 +24,7 @@ CHECKS = (
     "scaling",
     "images",
     "captions",
+    "cluster_rules",
     "prometheus",
     "rule_queries",
     "dashboards",
