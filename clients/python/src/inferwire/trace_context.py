@@ -17,7 +17,8 @@ _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[
 
 def new_trace() -> str:
     """A traceparent that begins a trace."""
-    return f"{_VERSION}-{secrets.token_hex(16)}-{secrets.token_hex(8)}-{_NOT_RECORDED}"
+    ids = secrets.token_hex(24)
+    return f"{_VERSION}-{ids[:32]}-{ids[32:]}-{_NOT_RECORDED}"
 
 
 def child_of(traceparent: str) -> str:
