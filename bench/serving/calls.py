@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,8 @@ from inferwire.v1 import generation_pb2
 
 _STREAM = "/inferwire.v1.InferenceService/StreamGenerate"
 _UNARY = "/inferwire.v1.InferenceService/Generate"
+
+Metadata = Sequence[tuple[str, str]]
 
 
 @dataclass(slots=True)
@@ -66,15 +69,17 @@ async def streams(
     return received
 
 
-async def replies(channel: grpc.aio.Channel, requests: Sequence[bytes], *, at_once: int) -> Received:
-    """Every request as a unary call, `at_once` of them at a time."""
+async def replies(
+    channel: grpc.aio.Channel, requests: Sequence[bytes], *, at_once: int, metadata: Sequence[Metadata] = ()
+) -> Received:
+    """Every request as a unary call, `at_once` of them at a time; `metadata` is used in turn."""
     call: Any = channel.unary_unary(_UNARY)
     received = Received()
-    waiting = iter(requests)
+    waiting, in_turn = iter(requests), itertools.cycle(metadata or ((),))
 
     async def caller() -> None:
         for request in waiting:
-            received.messages.append(await call(request))
+            received.messages.append(await call(request, metadata=next(in_turn)))
             received.calls += 1
 
     await asyncio.gather(*[caller() for _ in range(at_once)])
