@@ -22,6 +22,8 @@ from inferwire_server.models.errors import ModelError
 from inferwire_server.rpc import translate
 from inferwire_server.scheduling.fair_queue import FairQueue
 from inferwire_server.scheduling.validation import check_draft
+from inferwire_server.security.quota import Demand, Quota
+from inferwire_server.security.quotas import QuotaLedger
 from inferwire_server.settings import Settings
 from inferwire_server.text.output import OutputText
 from inferwire_server.text.stop_matcher import StopStrings
@@ -53,6 +55,7 @@ async def measure() -> list[Figure]:
         _timed("translate and validate a plain request", _validate, "us a request", at_most=50.0),
         _timed("fair queue alone: a request in, started, released", _queue_request, "us a request", at_most=10.0),
         _timed("fair queue alone: a token charged", _queue_token, "us a token", at_most=0.5),
+        _timed("quotas alone, all limits: a request checked, reserved, settled", _quota, "us a request", at_most=10.0),
         *await _scheduling(),
     ]
 
@@ -106,6 +109,32 @@ def _queue_token() -> float:
     for _ in range(20_000):
         queue.charge(ticket, 1)
     return (time.process_time() - began) / 20_000
+
+
+def _quota() -> float:
+    limits = Quota(
+        concurrent_requests=REQUESTS,
+        requests_per_minute=10**9,
+        tokens_per_minute=10**12,
+        monthly_tokens=10**15,
+        max_prompt_tokens=10**6,
+        max_output_tokens=10**6,
+    )
+    ledger = QuotaLedger(lambda _: limits, _NobodyIsTold())
+    began = time.process_time()
+    for _ in range(REQUESTS):
+        now = time.monotonic()
+        ledger.check_arrival("tenant", Priority.STANDARD, now)
+        demand = Demand(priority=Priority.STANDARD, prompt_tokens=100, max_output_tokens=TOKENS, output_tokens=TOKENS)
+        reservation = ledger.reserve("tenant", demand, now=now, wall=time.time())
+        reservation.settle(output_tokens=TOKENS, has_started=True, now=now)
+    return (time.process_time() - began) / REQUESTS
+
+
+class _NobodyIsTold:
+    def quota_refused(self, tenant: str, limit: str) -> None: ...
+
+    def budget_nearly_spent(self, tenant: str, spent: int, budget: int) -> None: ...
 
 
 class _SilentEngine(ScriptedEngine):

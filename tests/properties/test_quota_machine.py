@@ -178,4 +178,4 @@ class QuotaMachine(RuleBasedStateMachine):
 
 
 TestQuotaMachine = QuotaMachine.TestCase
-TestQuotaMachine.settings = settings(stateful_step_count=40, max_examples=25)
+TestQuotaMachine.settings = settings(stateful_step_count=30)

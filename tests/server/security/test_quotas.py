@@ -230,6 +230,17 @@ def test_in_the_end_a_request_has_cost_what_it_has_used(has_started: bool, outpu
     assert list(ledger.budgets(0.0)) == [("a", expected, 1000)]
 
 
+def test_a_request_that_ends_after_its_minute_gives_back_nothing_of_another_one() -> None:
+    ledger = ledger_of(Quota(tokens_per_minute=100, requests_per_minute=1))
+    first = reserved(ledger, demand(10, 90), 0.0)
+    second = reserved(ledger, demand(10, 90), 100.0)
+    first.cancel(101.0)
+    error = refused(ledger, demand(1, 1), 102.0)
+    assert (error.quota, error.actual) == (Limit.TOKENS_PER_MINUTE, 102)
+    second.cancel(103.0)
+    reserved(ledger, demand(10, 90), 104.0)
+
+
 def test_what_was_refused_for_another_reason_costs_not_even_a_request() -> None:
     ledger = ledger_of(Quota(requests_per_minute=1, tokens_per_minute=20))
     reserved(ledger, demand(10, 10)).cancel(0.0)
