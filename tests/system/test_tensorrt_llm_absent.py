@@ -12,6 +12,8 @@ HANG_BOUND_S = 30
 """Generous: on an idle machine it takes a fraction of a second."""
 HEAVY = ("tensorrt_llm", "torch", "openvino", "openvino_genai", "numpy")
 
+PARSERS = ("cryptography", "jwt")
+
 pytestmark = pytest.mark.skipif(find_spec("tensorrt_llm") is not None, reason="TensorRT-LLM is installed here")
 
 
@@ -36,7 +38,7 @@ def test_it_exits_with_2_and_says_what_to_do() -> None:
 def test_the_command_line_begins_without_what_takes_long_to_import(arguments: tuple[str, ...]) -> None:
     done, modules = imported_by(*arguments)
     assert done.returncode == (0 if "--help" in arguments else 2)
-    slow = {"grpc", "google.protobuf", "uvloop", "tokenizers", "jinja2", "rich", "prometheus_client", *HEAVY}
+    slow = {"grpc", "google.protobuf", "uvloop", "tokenizers", "jinja2", "rich", "prometheus_client", *PARSERS, *HEAVY}
     assert "click" in modules
     assert not slow.intersection(modules)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import grpc
@@ -29,7 +30,7 @@ class Doorkeeper:
             return ANONYMOUS
         if self._identity is None:
             return caller_from_metadata(metadata, is_local=self._is_local)
-        return await self._identity.caller(metadata, _identities(context))
+        return await self._identity.caller(metadata, partial(_identities, context))
 
     def authorise(self, method: str, caller: Caller) -> None:
         """Raises Forbidden."""

@@ -6,7 +6,7 @@ Where nobody has to say who they are, the tenant is believed from metadata, on t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from inferwire_server.domain.caller import ANONYMOUS, Caller
@@ -57,8 +57,11 @@ class Identity:
         self._tokens = tokens
         self._certificates = certificates
 
-    async def caller(self, metadata: Metadata, identities: tuple[str, ...]) -> Caller:
-        """Raises Unauthenticated, or Starting while the keys that tokens are signed by are not known yet."""
+    async def caller(self, metadata: Metadata, identities: Callable[[], tuple[str, ...]]) -> Caller:
+        """`identities` gives those of the connection's certificate.
+
+        Raises Unauthenticated, or Starting while the keys that tokens are signed by are not known yet.
+        """
         header = metadata.get(AUTHORIZATION_KEY)
         if header is not None:
             credential = _credential(header)
@@ -69,7 +72,7 @@ class Identity:
                 return await self._tokens.caller(credential)
             raise Unauthenticated("this kind of credential is not accepted here")
         if self._certificates is not None:
-            caller = self._certificates.caller(identities, metadata)
+            caller = self._certificates.caller(identities(), metadata)
             if caller is not None:
                 return caller
         raise Unauthenticated("a credential is required")

@@ -127,9 +127,18 @@ def _fits(entry: Mapping[str, Any], algorithm: str) -> bool:
     return entry.get("kty") in ("EC", "OKP") and _CURVES.get(entry.get("crv", "")) == algorithm
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Keys come from the address that is configured, not from wherever it points."""
+
+    def redirect_request(self, *arguments: Any) -> None:
+        return None
+
+
+_fetcher = urllib.request.build_opener(_NoRedirects)
+
+
 def _fetch(address: str) -> bytes:
-    request = urllib.request.Request(address, headers={"Accept": "application/json"})  # noqa: S310 the scheme is checked with the settings
-    with urllib.request.urlopen(request, timeout=_FETCH_TIMEOUT_S) as answer:  # noqa: S310 the same
+    with _fetcher.open(address, timeout=_FETCH_TIMEOUT_S) as answer:
         content: bytes = answer.read(_MAX_BYTES + 1)
     if len(content) > _MAX_BYTES:
         raise ValueError("the key set is larger than 1 MiB")

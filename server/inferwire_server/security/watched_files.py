@@ -26,8 +26,9 @@ class WatchedFiles(Generic[T]):
         self._paths = tuple(paths)
         self._load = load
         self._failed = failed
-        self._seen: object = self._read()
-        self.current = load(self._read())
+        contents = self._read()
+        self._seen: object = contents
+        self.current = load(contents)
 
     def refresh(self) -> bool:
         """Whether there is something new. Blocks, so not for the serving loop."""

@@ -14,6 +14,8 @@ import grpc
 import pytest
 from cryptography import x509
 from inferwire.v1 import inference_pb2, inference_pb2_grpc
+from inferwire_server.security.development_ca import DevelopmentCa
+from structlog.testing import capture_logs
 
 from tests.held_engine import HeldEngine, held_engine
 from tests.polling import until, until_it_says
@@ -42,9 +44,10 @@ async def until_served(server: Serving, deployment: Deployment, serial: int) -> 
     await until_it_says(serial, lambda: served_serial(server, deployment))
 
 
-async def code_of(stub: Any, credential: str) -> str:
+async def code_of(stub: Any, credential: str = "") -> str:
+    metadata = bearer(credential) if credential else ()
     try:
-        await stub.GetServerInfo(inference_pb2.GetServerInfoRequest(), metadata=bearer(credential))
+        await stub.GetServerInfo(inference_pb2.GetServerInfoRequest(), metadata=metadata)
     except grpc.aio.AioRpcError as error:
         return error.code().name
     return "OK"
@@ -89,19 +92,41 @@ async def running_streams(
         yield server, held, running
 
 
+async def test_clients_of_a_new_ca_get_in_once_the_server_has_it(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path)
+    new = DevelopmentCa("new CA")
+    client = deployment.client("user", ca=new)
+    async with secured(deployment, client_ca=True) as server, deployment.channel(server, client) as channel:
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        assert await code_of(stub) == "UNAVAILABLE"
+        (tmp_path / "ca.pem").write_bytes(deployment.ca.certificate + new.certificate)
+        await until_it_says("OK", lambda: code_of(stub))
+
+
 @pytest.mark.case("H23")
 async def test_new_connections_see_the_new_certificate_and_a_broken_one_changes_nothing(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path)
+    with capture_logs() as logs:
+        await _rotated_under_a_stream(deployment)
+    warned = [(line["kind"], line["reason"]) for line in logs if line["event"] == "not reloaded"]
+    assert warned == [
+        ("certificate", "the certificate is no whole PEM"),
+        ("certificate", "the key is not that of the certificate"),
+    ]
+
+
+async def _rotated_under_a_stream(deployment: Deployment) -> None:
+    folder = deployment.folder
     async with running_streams(deployment, 1, 1) as (server, held, [stream]):
         first = deployment.server_certificate.serial
         assert await served_serial(server, deployment) == first
         second = deployment.renew()
         await until_served(server, deployment, second.serial)
 
-        (tmp_path / "server.pem").write_bytes(second.certificate[: len(second.certificate) // 2])
+        (folder / "server.pem").write_bytes(second.certificate[: len(second.certificate) // 2])
         await until(lambda: server.sample(RELOAD_FAILURES, kind="certificate") == 1, within_s=20)
         assert await served_serial(server, deployment) == second.serial
-        (tmp_path / "server.pem").write_bytes(deployment.client("another").certificate)
+        (folder / "server.pem").write_bytes(deployment.client("another").certificate)
         await until(lambda: server.sample(RELOAD_FAILURES, kind="certificate") == 2, within_s=20)
         assert await served_serial(server, deployment) == second.serial
 

@@ -175,13 +175,16 @@ class Publisher:
     def __init__(self, file: Path) -> None:
         self.asked = 0
         self.is_broken = False
+        self.points_to = b""
         self._file = file
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         self.asked += 1
         body = b"{" if self.is_broken else self._file.read_bytes()
-        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        status = b"302 Found\r\nLocation: " + self.points_to if self.points_to else b"200 OK"
+        head = b"HTTP/1.1 %b\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % (status, len(body))
+        writer.write(head + body)
         await writer.drain()
         writer.close()
 
@@ -227,6 +230,14 @@ async def test_while_the_issuers_keys_were_never_seen_a_token_is_for_later_and_a
         clock.now += 10
         assert await refusal_of(tokens, issuer.token(headers={"kid": "another"}))
         await tokens.caller(issuer.token(sub="new"))
+
+
+async def test_keys_are_taken_from_the_address_alone_not_from_where_it_points(issuer: Issuer) -> None:
+    async with published(issuer.jwks) as (publisher, address), published(issuer.jwks) as (other, elsewhere):
+        publisher.points_to = elsewhere.encode()
+        with pytest.raises(Starting):
+            await checker(issuer, source=address).caller(issuer.token())
+        assert (publisher.asked, other.asked) == (1, 0)
 
 
 async def test_a_verdict_falls_with_the_key_that_proved_it(issuer: Issuer) -> None:
