@@ -40,9 +40,13 @@ ERRORS = [
         "failureThreshold: 200",
         "failureThreshold: 100",
     ),
-    Planted("server_settings", "without TLS or keys it must name --insecure", BASE, "INFERWIRE_TLS_KEY", "TLS_KEY"),
+    Planted("server_settings", "tls_certificate: needs tls_key too", BASE, "INFERWIRE_TLS_KEY", "TLS_KEY"),
     Planted(
-        "server_settings", "keys: nothing is mounted", BASE, "mountPath: /run/inferwire/keys", "mountPath: /run/keys"
+        "server_settings",
+        "nothing is mounted for api_keys_secret",
+        BASE,
+        "mountPath: /run/inferwire/keys",
+        "mountPath: /run/keys",
     ),
     Planted("server_settings", "enableServiceLinks", BASE, "enableServiceLinks: false", "enableServiceLinks: true"),
     Planted("probes", "startupProbe asks for", BASE, "service: startup", "service: started"),

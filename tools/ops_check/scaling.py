@@ -7,7 +7,7 @@ from pathlib import Path
 
 import promql_parser
 
-from tools.ops_check.metric_names import metric_names
+from tools.ops_check.declared_metrics import declared
 from tools.ops_check.rendering import Manifest, rendered
 
 _WORK = {"inferwire_waiting_generations", "inferwire_running_generations"}
@@ -40,7 +40,7 @@ def _queries(scaler: Manifest) -> Iterator[str]:
             yield f"{error}"
             continue
         named = _metrics(expression)
-        if unknown := named - metric_names():
+        if unknown := named - declared().labels.keys():
             yield f"the server has no {', '.join(sorted(unknown))}"
         if missing := _WORK - named:
             yield f"its query leaves out {', '.join(sorted(missing))}"

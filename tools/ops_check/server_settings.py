@@ -7,14 +7,15 @@ from pathlib import Path
 
 from inferwire_server.engines.openvino.options import OpenVinoOptions
 from inferwire_server.engines.tensorrt_llm.options import Options as TensorRtOptions
-from inferwire_server.settings import ENVIRONMENT_PREFIX, Settings
+from inferwire_server.security.exposure import check_exposure, is_insecure, is_local
+from inferwire_server.settings import ENVIRONMENT_PREFIX, Settings, SettingsError
 
 from tools.ops_check.pods import Pods, environment, servers, settings_of
 from tools.ops_check.rendering import Manifest, rendered
 
 _SLACK_S = 10.0
 """After a drain: answers are delivered, the engine is unloaded."""
-_LOOPBACK = ("127.", "localhost", "::1")
+_FILES = ("tls_certificate", "tls_key", "tls_client_ca", "api_keys", "api_keys_secret")
 
 
 def problems(root: Path) -> list[str]:
@@ -72,19 +73,18 @@ def _times(spec: Manifest, server: Manifest, settings: Settings) -> Iterator[str
 
 
 def _doors(server: Manifest, settings: Settings) -> Iterator[str]:
-    if settings.host.startswith(_LOOPBACK):
-        yield f"it listens on {settings.host}, which nobody else reaches"
+    """The server's own rules, and a mount for every file that it is told to read."""
     is_named = "--insecure" in server.get("args", ())
-    mounts = {mount["mountPath"]: mount for mount in server.get("volumeMounts", ())}
-    files = {
-        "TLS": (settings.tls_certificate, settings.tls_key),
-        "keys": (settings.api_keys, settings.api_keys_secret),
-    }
-    is_closed = True
-    for what, paths in files.items():
-        if None in paths:
-            is_closed = False
-        elif unmounted := [str(path) for path in paths if path is not None and str(path.parent) not in mounts]:
-            yield f"{what}: nothing is mounted for {', '.join(unmounted)}"
-    if is_named == is_closed:
-        yield "--insecure is named without need" if is_named else "without TLS or keys it must name --insecure"
+    if is_local(settings.host):
+        yield f"it listens on {settings.host}, which nobody else reaches"
+    try:
+        check_exposure(settings.model_copy(update={"insecure": is_named}))
+    except SettingsError as error:
+        yield from str(error).splitlines()
+    if is_named and not is_insecure(settings):
+        yield "--insecure is named without need"
+    mounts = {mount["mountPath"] for mount in server.get("volumeMounts", ())}
+    for name in _FILES:
+        path = getattr(settings, name)
+        if path is not None and str(path.parent) not in mounts:
+            yield f"nothing is mounted for {name}, {path}"
