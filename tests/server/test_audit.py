@@ -77,6 +77,20 @@ async def test_whatever_becomes_of_a_call_it_leaves_a_record(tmp_path: Path) -> 
     assert expired["code"] == "DEADLINE_EXCEEDED"
 
 
+async def test_who_joins_a_generation_says_so_and_so_no_token_is_added_up_twice(tmp_path: Path) -> None:
+    async with serving(STEADY, audit_dir=tmp_path) as server:
+        message = request(request_id="job-1", max_output_tokens=40)
+        first: Any = server.inference.StreamGenerate(message)
+        await first.read()
+        await server.inference.Generate(message)
+        async for _ in rest_of(first):
+            pass
+        await server.inference.Generate(message)
+    found = records(tmp_path)
+    assert sorted(record.get("continuation", "") for record in found) == ["", "attached", "replayed"]
+    assert sum(record["output_tokens"] for record in found if "continuation" not in record) == 40
+
+
 async def test_every_rpc_but_a_probe_leaves_one_record(tmp_path: Path) -> None:
     async with serving(STEADY, audit_dir=tmp_path) as server:
         calls = await _every_rpc(server)

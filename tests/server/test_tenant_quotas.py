@@ -208,6 +208,17 @@ async def test_what_a_caller_holds_in_full_costs_nothing_to_resume(tmp_path: Pat
         assert paid(server) == before
 
 
+async def test_a_budget_that_is_nearly_spent_is_in_the_log_and_counted(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        async with serving(**acme(tmp_path, monthly_tokens=100, monthly_warning=0.5)) as server:
+            for _ in range(3):
+                await generate(server)
+            assert server.sample("inferwire_quota_warnings_total", tenant="acme") == 1
+            assert server.sample("inferwire_quota_monthly_tokens_limit", tenant="acme") == 100
+    (warning,) = [line for line in logs if line["event"] == "monthly budget nearly spent"]
+    assert (warning["tenant"], warning["tokens"], warning["budget"]) == ("acme", 58, 100)
+
+
 async def test_a_changed_file_holds_within_seconds_and_a_spoilt_one_changes_nothing(tmp_path: Path) -> None:
     with capture_logs() as logs:
         async with serving(**acme(tmp_path, requests_per_minute=1)) as server:

@@ -129,3 +129,5 @@ def _note(call: Call, reading: Reading, request: generation_pb2.GenerateRequest)
     call.facts["request_id"] = generation.request_id
     call.facts["model"] = generation.model
     call.facts["prompt_tokens"] = len(generation.prompt_token_ids)
+    if reading.continuation:
+        call.facts["continuation"] = reading.continuation.name.lower()

@@ -146,7 +146,7 @@ class Admission:
         )
         try:
             self._make_room(ticket, now)
-        except Overloaded:
+        except Exception:
             reservation.cancel(now)
             raise
         place = self._places[session] = _Place(ticket, session.engine_requests(), reservation)

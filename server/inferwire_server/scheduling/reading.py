@@ -36,10 +36,11 @@ class Reading:
     ) -> None:
         """`left` is called once, when the reader is gone."""
         self.session = session
+        self.continuation = continuation
+        """How it joins the generation; FRESH for the reader that began it."""
         self.interruption: ServiceError | None = None
         """What ended it from outside."""
         self._reader = reader
-        self._continuation = continuation
         self._left = left
         self._progress = progress
         self._clock = clock
@@ -98,8 +99,8 @@ class Reading:
 
     def _take(self) -> list[Event]:
         events = self._reader.take()
-        if self._continuation and events and isinstance(events[0], Started):
-            events[0] = events[0].continued(self._continuation)
+        if self.continuation and events and isinstance(events[0], Started):
+            events[0] = events[0].continued(self.continuation)
         return events
 
     def progress(self) -> Progress:

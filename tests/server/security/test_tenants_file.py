@@ -44,6 +44,14 @@ def test_an_empty_file_limits_nobody_and_writes_down_nothing() -> None:
     assert not policy.content.keeps_any
 
 
+def test_the_example_of_the_page_on_security_is_one() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "security.md").read_text()
+    (example,) = [block for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "[default]" in block]
+    tenants = read(example)
+    assert tenants.policy("acme").quota.tokens_per_minute is None
+    assert tenants.policy("nobody").quota.tokens_per_minute == 100_000
+
+
 def test_redactions_are_functions_that_can_be_imported() -> None:
     content = read('[default]\naudit_content = ["prompt"]\naudit_redactions = ["html:escape"]').policy("a").content
     assert (content.keeps_prompt, content.keeps_output) == (True, False)
