@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import time
 from collections.abc import Callable
 from typing import Any
 
+import grpc
 from inferwire import AttemptEnded, Observer, ResilientChannel, ResilientRpcError
 from inferwire.settings import StallPolicy
 from inferwire.v1 import generation_pb2, inference_pb2_grpc
@@ -26,7 +28,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.ids: list[int] = []
-        self.longest_gap_s = 0.0
+        self.longest_gap_s = self.first_token_s = 0.0
         self.was_resumed = False
         self.error: Exception | None = None
 
@@ -35,17 +37,18 @@ class _Reader:
         request.sampling.seed, request.sampling.temperature, request.output.token_ids = seed, 1.0, True
         request.stop.ignore_end_of_sequence = True
         call = stub.StreamGenerate(request, timeout=60)
-        last = None
+        began, last = time.monotonic(), None
         try:
             async for event in call:
                 if event.HasField("delta"):
                     now = time.monotonic()
+                    self.first_token_s = self.first_token_s or now - began
                     self.longest_gap_s = max(self.longest_gap_s, now - (now if last is None else last))
                     last = now
                     self.ids += event.delta.token_ids
-        except ResilientRpcError as error:
+        except grpc.aio.AioRpcError as error:
             self.error = error
-        trailers = await call.trailing_metadata()
+        trailers = await call.trailing_metadata() or ()
         self.was_resumed = any(key == "x-inferwire-resumed-at" for key, _ in trailers)
 
 
@@ -61,7 +64,7 @@ async def measure() -> list[Figure]:
             stall=StallPolicy(first_token_s=1.0, between_tokens_s=STALL_S, progress_interval_s=0.2),
         ),
     ]
-    return [*figures, *await _outage()]
+    return [*figures, await _grpc_alone(), *await _outage()]
 
 
 async def _gap(
@@ -77,12 +80,46 @@ async def _gap(
     wrong = sum(one.ids != other.ids for one, other in zip(struck, undisturbed, strict=True))
     calm = quantile([1000 * (one.longest_gap_s - STEP_S) for one in undisturbed], 0.99)
     detail = f"{len(gaps)} of {STREAMS} resumed, {lost} lost, {wrong} with other tokens; "
-    detail += f"p50 {quantile(gaps, 0.5):.0f} ms; without a fault p99 {calm:.0f} ms"
+    # What a new stream waits for its first token is in every gap too.
+    first = [1000 * one.first_token_s for one in undisturbed]
+    detail += f"p50 {quantile(gaps, 0.5):.0f} ms; without a fault p99 {calm:.0f} ms, "
+    detail += f"first tokens p50 {quantile(first, 0.5):.0f}, p99 {quantile(first, 0.99):.0f} ms"
     p99 = quantile(gaps, 0.99)
     return Figure(name=name, value=p99, unit="ms", high=max(gaps), low=min(gaps), at_most=at_most, detail=detail)
 
 
-async def _streams(channel: ResilientChannel, strike: Callable[[], None] | None = None) -> list[_Reader]:
+_RETRIED = {
+    "loadBalancingConfig": [{"round_robin": {}}],
+    "methodConfig": [
+        {
+            "name": [{}],
+            "retryPolicy": {
+                "maxAttempts": 4,
+                "initialBackoff": "0.05s",
+                "maxBackoff": "2s",
+                "backoffMultiplier": 2,
+                "retryableStatusCodes": ["UNAVAILABLE"],
+            },
+        }
+    ],
+}
+
+
+async def _grpc_alone() -> Figure:
+    """What gRPC's own balancing and retries make of an endpoint that is killed: after a first message they end."""
+    async with two_regions() as (near, far):
+        target = "ipv4:" + ",".join(server.address for server in (*near, *far))
+        options = [("grpc.service_config", json.dumps(_RETRIED)), ("grpc.enable_retries", 1)]
+        async with grpc.aio.insecure_channel(target, options=options) as channel:
+            stub: Any = inference_pb2_grpc.InferenceServiceStub(channel)
+            await stub.Generate(generation_pb2.GenerateRequest(model="scripted", prompt="hi", max_output_tokens=1))
+            struck = await _streams(channel, lambda: send(signal.SIGKILL, near[:1]))
+    lost = sum(one.error is not None for one in struck)
+    detail = f"of {STREAMS}; round_robin over four servers and a retryPolicy of four attempts"
+    return Figure(name="an endpoint killed: streams lost by gRPC alone", value=lost, detail=detail)
+
+
+async def _streams(channel: grpc.aio.Channel, strike: Callable[[], None] | None = None) -> list[_Reader]:
     stub: Any = inference_pb2_grpc.InferenceServiceStub(channel)
     readers = [_Reader() for _ in range(STREAMS)]
     running = [asyncio.create_task(reader.read(stub, seed)) for seed, reader in enumerate(readers)]

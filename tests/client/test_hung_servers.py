@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from inferwire import ClientConfig, Region, ResilientChannel
 from inferwire.errors import LocalReason, Unavailable
-from inferwire.settings import StallPolicy
+from inferwire.settings import ResumePolicy, StallPolicy
 from inferwire.testing import FakeServer, Script, blocking_fake_server, fake_server
 
 from tests.client.regions_of_fakes import channel_to, failure, fakes, request, stub_of, text_of
@@ -60,10 +60,11 @@ async def test_an_engine_that_hangs_before_the_first_token_is_left_although_the_
 
 async def test_a_unary_call_that_nobody_else_can_take_says_why() -> None:
     with blocking_fake_server() as hung:
-        async with ResilientChannel(config_of(hung)) as channel:
+        once_more = config_of(hung).with_changes(resume=ResumePolicy(max_resumes=1))
+        async with ResilientChannel(once_more) as channel:
             await text_of(stub_of(channel).Generate(request()))
             hung.hang(HANGS_S)
-            error = (await failure(stub_of(channel).Generate(request(), timeout=3.0))).error
+            error = (await failure(stub_of(channel).Generate(request(), timeout=20.0))).error
 
     assert isinstance(error, Unavailable)
     assert {attempt.reason for attempt in error.attempts} == {LocalReason.STALLED}

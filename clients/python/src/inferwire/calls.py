@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
@@ -100,7 +99,7 @@ class Exchange:
         copy.CopyFrom(self._request)
         self._base_attempt = copy.attempt
         if not copy.request_id:
-            copy.request_id = secrets.token_hex(12)
+            copy.request_id = self.fleet.new_request_id()
         return copy
 
     def failure(self, error: grpc.aio.AioRpcError, *, has_started: bool) -> Failure:

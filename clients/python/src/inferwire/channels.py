@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import secrets
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -176,6 +178,8 @@ class Fleet:
         self.budget = RetryBudget(config.budget)
         self._regions = Regions(config)
         self.hedging = Hedging(config.hedge)
+        self._ids = secrets.token_hex(8)
+        self._counter = itertools.count()
         self._picker = Picker(config.failover, self.rng, affinity=config.affinity)
         self._credential = credential
         self._tls = TlsFiles(config.tls) if config.tls.enabled else None
@@ -239,6 +243,10 @@ class Fleet:
         if credential is None or any(name == AUTHORIZATION_KEY for name, _ in metadata):
             return metadata
         return [*metadata, (AUTHORIZATION_KEY, f"Bearer {credential}")]
+
+    def new_request_id(self) -> str:
+        """An id that nobody else has: chance drawn once for this client, and a count."""
+        return f"{self._ids}{next(self._counter):08x}"
 
     def pick(
         self,
