@@ -177,6 +177,14 @@ def test_a_kustomization_that_cannot_be_built_is_found(tmp_path: Path) -> None:
     assert "base: " in said("rendering", root)
 
 
+def test_a_script_that_bash_cannot_read_is_found(tmp_path: Path) -> None:
+    script = tmp_path / "k8s" / "overlays" / "multinode" / "drain.sh"
+    script.parent.mkdir(parents=True)
+    script.write_text((ROOT / "k8s/overlays/multinode/drain.sh").read_text().replace("; done", ""))
+
+    assert "k8s/overlays/multinode/drain.sh: line" in said("scripts", tmp_path)
+
+
 def test_a_file_without_a_caption_and_a_caption_without_a_file_are_found(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "k8s", tmp_path / "k8s")
     (tmp_path / "k8s" / "base" / "pdb.yaml").rename(tmp_path / "k8s" / "base" / "budget.yaml")

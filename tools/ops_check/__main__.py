@@ -23,6 +23,7 @@ CHECKS = (
     "containment",
     "scaling",
     "images",
+    "scripts",
     "captions",
     "cluster_rules",
     "prometheus",

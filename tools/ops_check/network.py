@@ -27,7 +27,8 @@ def _of(rendered: Rendered) -> Iterator[str]:
                 yield f"{rendered.name}: NetworkPolicy {policy['metadata']['name']}: lets in everybody"
     for pods, _ in servers(rendered):
         entrances = {port for policy in policies if _applies(policy, pods) for port in _entrances(policy)}
-        wanted = {"grpc"} | ({"metrics"} if rendered.of_kind("PodMonitor") else set())
+        is_scraped = rendered.of_kind("PodMonitor") or rendered.of_kind("InferencePool")
+        wanted = {"grpc"} | ({"metrics"} if is_scraped else set())
         for port in sorted(wanted - entrances):
             yield f"{pods.where}: no NetworkPolicy lets anybody in at {port}"
 
