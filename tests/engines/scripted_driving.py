@@ -49,6 +49,13 @@ class Driver:
         base = EngineRequest(id=f"r{next(self._ids)}", prompt_token_ids=ids, max_output_tokens=8, sampling=GREEDY)
         return dataclasses.replace(base, **changes)
 
+    @property
+    def steps(self) -> int:
+        """How many there have been."""
+        totals = self.engine.load().steps
+        assert totals is not None
+        return totals.steps
+
     def submit(
         self, prompt: str | Sequence[int] = "tell a story", **changes: Any
     ) -> tuple[EngineStream, TimedRecorder]:

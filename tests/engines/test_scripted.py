@@ -84,7 +84,7 @@ class TestTime:
         for index in range(32):
             driver.submit(str(index), max_output_tokens=10)
         driver.clock.settle()
-        assert driver.engine.load().extra["steps"] == 10
+        assert driver.steps == 10
 
 
 class TestPlans:
@@ -152,7 +152,7 @@ class TestPlans:
     async def test_a_silent_stream_of_a_free_running_engine_does_not_spin(self) -> None:
         driver = await drive(ScriptedOptions(step_base_s=0.0), Plan(reply="a", first_token_delay_s=1.0))
         assert driver.run().text == "a"
-        assert driver.engine.load().extra["steps"] < 1100
+        assert driver.steps < 1100
 
 
 class TestCapacity:

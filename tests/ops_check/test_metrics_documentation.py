@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tools.ops_check.declared_metrics import server_registry
+from tools.ops_check.declared_metrics import declared, server_registry
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "observing.md").read_text()
 ROWS = [line.split("|") for line in PAGE.splitlines() if line.startswith("| `")]
@@ -42,3 +42,11 @@ def test_every_alert_s_page_is_in_the_index() -> None:
             title, _, alerts = page.read_text().splitlines()[:3]
             assert f"[{title.removeprefix('# ')}]({page.name})" in index
             assert alerts.removeprefix("Alerts: ").removesuffix(".") in index
+
+
+def test_incident_pages_name_only_metrics_that_exist() -> None:
+    known = declared().labels
+    pages = (Path(__file__).resolve().parents[2] / "docs" / "incidents").glob("*.md")
+    named = {name for page in pages for name in re.findall(r"\b(?:inferwire|grpc_server)_\w+", page.read_text())}
+    assert named - known.keys() == set()
+    assert len(named) >= 2

@@ -58,10 +58,10 @@ async def test_the_engine_stops_within_three_steps_of_the_caller_s_leaving() -> 
         for stream in streams:
             stream.cancel()
         await until(lambda: server.outcomes().get("cancelled") == 2)
-        steps = server.engine.load().extra["steps"]
+        steps = server.sample("inferwire_steps_total")
         produced = server.sample("inferwire_output_tokens_total")
         await until(lambda: server.engine.load().running == 0)
-        assert server.engine.load().extra["steps"] - steps <= 3
+        assert server.sample("inferwire_steps_total") - steps <= 3
         assert server.sample("inferwire_output_tokens_total") == produced < 800
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from inferwire.metrics import PrometheusObserver
 from inferwire.observation import AttemptEnded, BreakerChanged, CallEnded
-from inferwire_server.domain.engine import EngineHealth, EngineLoad, EngineState
+from inferwire_server.domain.engine import EngineHealth, EngineLoad, EngineState, StepTotals
 from inferwire_server.observability.gpus import GpuReading
 from inferwire_server.observability.metrics import Metrics
 from inferwire_server.observability.server_gauges import Snapshot
@@ -101,7 +101,9 @@ def _snapshot() -> Snapshot:
         waiting=1,
         waiting_prompt_tokens=10,
         running=2,
-        engine=EngineLoad(running=2, kv_utilization=0.5, step_time_s=0.02, batch_size=2),
+        engine=EngineLoad(
+            running=2, kv_utilization=0.5, step_time_s=0.02, batch_size=2, steps=StepTotals(100, 2.0, 250)
+        ),
         health=EngineHealth(state=EngineState.READY, last_progress=time.monotonic()),
         is_started=True,
         is_ready=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from inferwire_server.domain.generation import Continuation, FinishReason, Grammar, Sampling, TokenLogprobs
 
@@ -159,6 +159,18 @@ class EngineHealth:
     """DEAD, and this process cannot bring it back: it has to end and be replaced."""
 
 
+class StepTotals(NamedTuple):
+    """What an engine's steps add up to since it was made."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    sequences: int = 0
+
+    def plus(self, seconds: float, sequences: int) -> StepTotals:
+        """After one more step."""
+        return StepTotals(self.steps + 1, self.seconds + seconds, self.sequences + sequences)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLoad:
     """A snapshot; None is unknown."""
@@ -171,6 +183,7 @@ class EngineLoad:
     step_time_s: float | None = None
     """Of the latest step."""
     batch_size: int | None = None
+    steps: StepTotals | None = None
     extra: dict[str, float] = field(default_factory=dict)
     """Engine-specific gauges by metric suffix."""
 

@@ -14,7 +14,7 @@ T = TypeVar("T")
 class LoopReading(Generic[T]):
     """Callable from any thread. A loop that is too busy to answer in time leaves the latest value standing."""
 
-    def __init__(self, read: Callable[[], T], *, patience_s: float = 0.25) -> None:
+    def __init__(self, read: Callable[[], T], *, patience_s: float = 1.0) -> None:
         """`read` is called on the loop that `attach` is called on; before that, in the calling thread."""
         self._read = read
         self._patience_s = patience_s

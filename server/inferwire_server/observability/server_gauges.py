@@ -63,17 +63,22 @@ class ServerGauges(Collector):
         ):
             if value is not None:
                 yield self._gauge(name, text, value)
-        restarts = CounterMetricFamily(
-            "inferwire_engine_restarts", "Engine restarts since the process started.", labels=("model",)
-        )
-        restarts.add_metric((self._model,), health.restarts)
-        yield restarts
+        yield self._counter("engine_restarts", "Engine restarts since the process started.", health.restarts)
+        if engine.steps is not None:
+            yield self._counter("steps", "Steps of the engine.", engine.steps.steps)
+            yield self._counter("steps_seconds", "Duration of all steps together.", engine.steps.seconds)
+            yield self._counter("steps_sequences", "Sequences in all steps together.", engine.steps.sequences)
         yield from self._tenant_gauges(now.tenants)
         for name, value in sorted(engine.extra.items()):
             yield self._gauge(f"engine_{name}", "Reported by the engine.", value)
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         family = GaugeMetricFamily(f"inferwire_{name}", text, labels=("model",))
+        family.add_metric((self._model,), value)
+        return family
+
+    def _counter(self, name: str, text: str, value: float) -> Metric:
+        family = CounterMetricFamily(f"inferwire_{name}", text, labels=("model",))
         family.add_metric((self._model,), value)
         return family
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from inferwire_server.domain.engine import Engine, EngineStream
+from inferwire_server.domain.engine import Engine, EngineStream, StepTotals
 from inferwire_server.domain.errors import InvalidRequest, Overloaded
 
 from tests.engines.engine_harness import EngineHarness
 from tests.engines.event_recorder import EventRecorder
+from tests.polling import until
 
 
 class CapacityPromises(EngineHarness):
@@ -44,6 +45,16 @@ class CapacityPromises(EngineHarness):
         running = self._fill(engine)
         assert engine.load().running == len(running)
         await self._cancel_all(running)
+
+    async def test_its_steps_add_up(self, engine: Engine) -> None:
+        before = engine.load().steps or StepTotals()
+        recorder = EventRecorder()
+        engine.submit(self.request(max_output_tokens=4), recorder)
+        await recorder.until_ended(self.bound_s)
+        await until(lambda: (engine.load().steps or before).steps > before.steps, within_s=self.bound_s)
+        after = engine.load().steps or before
+        assert after.seconds >= before.seconds
+        assert after.sequences >= before.sequences
 
     async def test_never_runs_more_than_its_slots(self, engine: Engine) -> None:
         too_many = [self.request(max_output_tokens=1) for _ in range(engine.capabilities.max_running + 1)]

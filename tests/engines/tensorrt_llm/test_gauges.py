@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inferwire_server.domain.engine import StepTotals
 from inferwire_server.engines.tensorrt_llm.options import Options
 from inferwire_server.engines.tensorrt_llm.statistics import StatisticsReader
 
@@ -52,6 +53,13 @@ def test_an_iteration_becomes_gauges_in_base_units(raw: object) -> None:
         "scheduled_requests": 3.0,
         "context_tokens": 17.0,
     }
+
+
+def test_iterations_add_up() -> None:
+    reader = StatisticsReader()
+    assert reader.totals is None
+    reader.read_iteration([ITERATION, ITERATION, {"numActiveRequests": 1}])
+    assert reader.totals == StepTotals(steps=2, seconds=0.017, sequences=6)
 
 
 def test_what_is_absent_keeps_its_latest_value() -> None:

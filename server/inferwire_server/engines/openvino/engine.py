@@ -15,6 +15,7 @@ from inferwire_server.domain.engine import (
     EngineState,
     Failed,
     ResumeGuarantee,
+    StepTotals,
 )
 from inferwire_server.domain.errors import EngineDown, InvalidRequest, Overloaded, Starting
 from inferwire_server.domain.generation import Continuation, Grammar
@@ -43,6 +44,7 @@ class OpenVinoEngine:
         self._reason = "not started"
         self._subscribers: list[Callable[[], None]] = []
         self._last_step: Step | None = None
+        self._totals = StepTotals()
         self._drained = asyncio.Event()
         self._shutdown: asyncio.Future[None] | None = None
 
@@ -150,6 +152,7 @@ class OpenVinoEngine:
             kv_utilization=usage,
             step_time_s=None if self._last_step is None else self._last_step.seconds,
             batch_size=0 if step is None else len(step.tokens),
+            steps=self._totals,
         )
 
     async def check(self, grammar: Grammar) -> None:
@@ -175,6 +178,7 @@ class OpenVinoEngine:
     def worker_stepped(self, step: Step) -> None:
         """Fan one step out."""
         self._last_step = step
+        self._totals = self._totals.plus(step.seconds, len(step.tokens))
         for sequence, token_ids, logprobs in step.tokens:
             self._streams[sequence].deliver(token_ids, logprobs)
         if not step.ends:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from inferwire_server.domain.engine import Cancelled, EngineLoad, EngineSink, Failed, Finished
+from inferwire_server.domain.engine import Cancelled, EngineLoad, EngineSink, Failed, Finished, StepTotals
 from inferwire_server.domain.errors import InvalidRequest
 from inferwire_server.engines.scripted.batch import Batch
 from inferwire_server.engines.scripted.clock import StepClock, Timer
@@ -44,7 +44,7 @@ class BatchRunner:
         self._has_released = False
         self._step_time_s: float | None = None
         self._batch_size = 0
-        self._steps = 0
+        self._totals = StepTotals()
         self._prefilled_tokens = 0
 
     def add(self, stream: ScriptedStream) -> None:
@@ -115,7 +115,8 @@ class BatchRunner:
             kv_utilization=used / self.kv.blocks,
             step_time_s=self._step_time_s,
             batch_size=self._batch_size if self.batch else 0,
-            extra={"steps": float(self._steps), "prefilled_tokens": float(self._prefilled_tokens)},
+            steps=self._totals,
+            extra={"prefilled_tokens": float(self._prefilled_tokens)},
         )
 
     def _stop_timer(self) -> None:
@@ -145,7 +146,7 @@ class BatchRunner:
     def _finish_step(self, prefilling: Sequence[ScriptedStream], decoding: Sequence[ScriptedStream]) -> None:
         self._timer = None
         now = self.last_progress = self._clock.now()
-        self._steps += 1
+        self._totals = self._totals.plus(self._step_time_s or 0.0, len(prefilling) + len(decoding))
         self._is_stepping = True
         try:
             for stream in decoding:

@@ -111,6 +111,7 @@ class Dispatcher:
             kv_utilization=used / total if used is not None and total else None,
             step_time_s=gauges.get("iteration_seconds", self.runner.step_s),
             batch_size=None if batch is None else int(batch),
+            steps=self._statistics.totals,
             extra={**gauges, **counters},
         )
 

@@ -6,6 +6,8 @@ import json
 import math
 from collections.abc import Mapping
 
+from inferwire_server.domain.engine import StepTotals
+
 _ITERATION = {
     "iterLatencyMS": ("iteration_seconds", 1e-3),
     "newActiveRequestsQueueLatencyMS": ("engine_queue_seconds", 1e-3),
@@ -42,6 +44,8 @@ class StatisticsReader:
     """Keeps the latest value of each gauge that was ever seen. One writer; a read copies."""
 
     def __init__(self) -> None:
+        self.totals: StepTotals | None = None
+        """Of the iterations that were read; None before the first one."""
         self._gauges: dict[str, float] = {}
         self._last_event_id: int | None = None
 
@@ -61,6 +65,9 @@ class StatisticsReader:
                 nested = item.get(name)
                 if isinstance(nested, Mapping):
                     self._take(nested, gauges)
+            if _known(item.get("iterLatencyMS")) is not None:
+                seconds, sequences = self._gauges["iteration_seconds"], self._gauges.get("scheduled_requests", 0.0)
+                self.totals = (self.totals or StepTotals()).plus(seconds, int(sequences))
 
     def read_events(self, raw: object) -> None:
         """One cache event or a list of them; counts each kind and the ids that were skipped."""
@@ -77,12 +84,18 @@ class StatisticsReader:
 
     def _take(self, source: Mapping[str, object], gauges: Mapping[str, tuple[str, float]]) -> None:
         for name, (gauge, scale) in gauges.items():
-            value = source.get(name)
-            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            value = _known(source.get(name))
+            if value is not None:
                 self._gauges[gauge] = value * scale
 
     def _add(self, gauge: str, amount: float) -> None:
         self._gauges[gauge] = self._gauges.get(gauge, 0.0) + amount
+
+
+def _known(value: object) -> float | None:
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    return None
 
 
 def _objects(raw: object) -> list[Mapping[str, object]]:
