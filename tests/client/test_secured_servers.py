@@ -157,7 +157,7 @@ def _made(folder: Path) -> Path:
 
 async def test_a_function_is_asked_once_for_all_calls_that_need_its_token(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path)
-    asked = []
+    asked: list[None] = []
 
     def fetch() -> Token:
         asked.append(None)
