@@ -56,6 +56,7 @@ def test_no_folder_escapes_the_contracts_for_want_of_an_init_file(tree: Path) ->
         ("text/decoder_too.py", "import numpy", "Heavy things stay"),
         ("../inferwire/policy/breaker.py", "import inferwire.regions", "Client layers"),
         ("../inferwire/policy/breaker.py", "import asyncio", "Policies are pure"),
+        ("security/account.py", "import time", "Quotas are pure"),
     ],
 )
 def test_a_planted_import_breaks_its_contract(tree: Path, module: str, statement: str, contract: str) -> None:

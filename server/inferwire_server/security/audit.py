@@ -106,6 +106,8 @@ class AuditTrail:
         self._waiting.put(None)
         self._is_closing.set()
         self._thread.join(within_s)
+        if self._thread.is_alive():
+            _log.error("audit records lost", reason="the end came before the disk took them")
 
     def _run(self) -> None:
         is_open = True

@@ -94,6 +94,18 @@ def test_a_disk_that_hangs_stops_nobody_and_what_is_too_much_is_counted_and_told
     assert [(line["event"], line["count"]) for line in logs] == [("audit records lost", 150)]
 
 
+def test_what_a_hanging_disk_did_not_take_before_the_end_is_told(tmp_path: Path) -> None:
+    files = Stuck(tmp_path)
+    trail = AuditTrail(files, Counts())
+    with capture_logs() as logs:
+        trail.put({})
+        assert files.is_asked.wait(20)
+        trail.put({})
+        trail.close(within_s=0.1)
+    files.go.set()
+    assert [line["event"] for line in logs] == ["audit records lost"]
+
+
 def test_contents_that_wait_are_bounded_too(tmp_path: Path) -> None:
     counts, files = Counts(), Stuck(tmp_path)
     trail = AuditTrail(files, counts, most_waiting_characters=1000)
