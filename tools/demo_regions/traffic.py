@@ -59,6 +59,8 @@ class Traffic:
         self._envoy = envoy
         self._unary: list[list[int]] = []
         self._streamed: list[list[int]] = []
+        self.under_way: Counter[Way] = Counter()
+        """Streams that have had tokens and have not ended."""
         self.envoy_sent: Counter[str] = Counter()
         """Calls that Envoy has sent, by region, since it started."""
 
@@ -72,7 +74,7 @@ class Traffic:
 
     @asynccontextmanager
     async def flowing(self) -> AsyncIterator[None]:
-        """Call while the body runs. What goes wrong in a caller, other than its calls, is raised."""
+        """Call while the body runs. What goes wrong in a caller, other than its calls, ends the body too."""
         async with AsyncExitStack() as stack:
             direct = await stack.enter_async_context(ResilientChannel(self._direct()))
             plain = await stack.enter_async_context(grpc.aio.insecure_channel(self._envoy.address))
@@ -88,16 +90,11 @@ class Traffic:
                 for way, channel in stubs.items()
                 for first in range(self._load.callers)
             ]
-            tasks = [asyncio.create_task(work) for work in (*callers, self._watch_shares())]
-            try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(work) for work in (*callers, self._watch_shares())]
                 yield
-            finally:
-                broken = [task for task in tasks if task.done()]
                 for task in tasks:
                     task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-                for task in broken:
-                    task.result()
 
     def _direct(self) -> ClientConfig:
         regions = [
@@ -136,6 +133,7 @@ class Traffic:
             async for event in call:
                 if event.HasField("delta"):
                     now = time.monotonic()
+                    self.under_way[way] += latest is None
                     gap_s = max(gap_s, now - (latest or now))
                     latest = now
                     doubled += max(0, len(ids) - event.delta.token_offset)
@@ -143,6 +141,7 @@ class Traffic:
             error = "" if ids == self._streamed[number] else "other tokens"
         except grpc.aio.AioRpcError as refused:
             error = _said(refused)
+        self.under_way[way] -= latest is not None
         tally = await self._count(way, call, began, error)
         tally.doubled += doubled
         tally.longest_gap_s = max(tally.longest_gap_s, gap_s)
