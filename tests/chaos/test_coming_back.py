@@ -43,6 +43,8 @@ def test_a_minute_of_flapping_costs_few_attempts_and_fewer_each_time(record_prop
     assert sum(at >= SECONDS / 2 for at in near) < sum(at < SECONDS / 2 for at in near)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(180)
 async def test_a_server_that_flaps_has_one_probe_at_a_time(record_property: Any) -> None:
     seconds = size(4, SECONDS)
     failover = FailoverPolicy(return_after_s=0.0, slow_start_s=0.0)

@@ -66,6 +66,7 @@ async def test_a_process_that_is_frozen_and_thawed_doubles_nothing(record_proper
     record_property("figures", {"row": "3", "form": "idle connection", "noticed_s": round(noticed_s, 2)})
 
 
+@pytest.mark.slow
 async def test_a_black_hole_on_the_way_to_a_region_is_left_and_found_healed(record_property: Any) -> None:
     number = size(20, 200)
     at_once = FailoverPolicy(return_after_s=0.0, slow_start_s=0.0)
@@ -92,13 +93,13 @@ async def test_a_black_hole_on_the_way_to_a_region_is_left_and_found_healed(reco
 
 @pytest.mark.parametrize("mishap", ["reset", "half_close", "cut"])
 async def test_ways_that_break_are_replaced(mishap: str, record_property: Any) -> None:
-    number = size(20, 200)
+    number = size(10, 200)
     async with (
         fakes(SLOWLY, SLOWLY) as (a, b),
         tcp_proxy(a.address) as way,
         ResilientChannel(two(way.address, b.address)) as channel,
     ):
-        requests = [story(each, model="fake") for each in range(number)]
+        requests = [story(each, model="fake", tokens=size(12, 40)) for each in range(number)]
         undisturbed = await side_by_side(channel, requests)
         tally = Tally(await side_by_side(channel, requests, strike=getattr(way, mishap)), undisturbed)
     record_property("figures", tally.figures("4", form=f"a proxy: {mishap}"))
@@ -112,7 +113,7 @@ async def test_a_slow_way_is_no_fault(record_property: Any) -> None:
         tcp_proxy(a.address) as way,
         ResilientChannel(two(way.address, b.address)) as channel,
     ):
-        requests = [story(each, model="fake") for each in range(10)]
+        requests = [story(each, model="fake", tokens=size(12, 40)) for each in range(10)]
         tally = Tally(await side_by_side(channel, requests, strike=lambda: way.delay(0.2)))
     record_property("figures", tally.figures("4", form="a proxy: 200 ms late"))
     assert_whole(tally)

@@ -24,7 +24,7 @@ SLOW_S = 1.0
 
 
 async def test_a_hedge_cuts_the_tail_of_first_tokens_for_one_in_twenty_attempts_more(record_property: Any) -> None:
-    number, seed = size(120, 2000), 5
+    number, seed = size(80, 2000), 5
     draw = Random(seed)
     # Few calls, evenly: chance could make every tenth of them slow, and that would be usual then.
     slow = [draw.random() < 0.03 if FULL else each % 34 == 33 for each in range(number)]
@@ -49,14 +49,11 @@ async def test_a_hedge_cuts_the_tail_of_first_tokens_for_one_in_twenty_attempts_
 async def test_a_region_that_answers_unavailable_costs_few_attempts(
     after: int | None, unary: bool, record_property: Any
 ) -> None:
-    number = size(150, 1000)
+    number = size(60, 1000)
     failing = Script(mishap=BareStatus(Code.UNAVAILABLE, "no"), after_tokens=after)
     async with fakes(failing, Script()) as (a, b), ResilientChannel(config_of(a, b)) as channel:
         one = replied if unary else streamed
-        calls: list[Call] = []
-        for each in range(number):
-            calls.append(await one(channel, story(each, model="fake")))
-            await asyncio.sleep(0.002)
+        calls = [await one(channel, story(each, model="fake")) for each in range(number)]
     tally = Tally(calls)
     form = f"{'unary' if unary else 'stream'}, {'before' if after is None else 'after'} the first token"
     record_property("figures", tally.figures("6", form=form))
@@ -93,7 +90,7 @@ async def test_a_negative_pushback_is_final_and_a_hint_is_kept(record_property: 
 
 
 async def test_a_total_outage_is_answered_here(record_property: Any) -> None:
-    number = size(150, 1000)
+    number = size(80, 1000)
     async with fakes(Script(), Script()) as (a, b), ResilientChannel(config_of(a, b)) as channel:
         await side_by_side(channel, [story(0, model="fake")])
         await a.kill()

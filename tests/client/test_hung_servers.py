@@ -15,9 +15,9 @@ from tests.polling import until
 
 TEXT = "Hello, world!"
 SOON = StallPolicy(
-    progress_interval_s=0.1, first_token_s=1.0, prefill_s=1.0, between_tokens_s=1.0, decode_s=1.0, unary_s=0.3
+    progress_interval_s=0.1, first_token_s=0.7, prefill_s=0.7, between_tokens_s=0.7, decode_s=0.7, unary_s=0.3
 )
-HANGS_S = 2.5
+HANGS_S = 1.5
 
 
 def config_of(*servers: FakeServer) -> ClientConfig:
@@ -43,7 +43,7 @@ async def test_a_server_whose_loop_hangs_is_left_although_it_answers_pings(metho
 
 
 async def test_a_reply_that_takes_long_is_waited_for_while_the_server_lives() -> None:
-    async with fakes(Script(first_token_delay_s=1.5), Script()) as (a, b), channel_to(a, b, stall=SOON) as channel:
+    async with fakes(Script(first_token_delay_s=1.0), Script()) as (a, b), channel_to(a, b, stall=SOON) as channel:
         text = await text_of(stub_of(channel).Generate(request()))
 
     assert (text, len(a.calls), len(b.calls)) == (TEXT, 1, 0)
@@ -74,7 +74,7 @@ async def test_a_call_that_is_cancelled_while_its_server_is_asked_leaves_nothing
     with blocking_fake_server() as hung:
         async with ResilientChannel(config_of(hung)) as channel:
             await text_of(stub_of(channel).Generate(request()))
-            hung.hang(1.5)
+            hung.hang(1.0)
             call = stub_of(channel).Generate(request())
             running = asyncio.ensure_future(text_of(call))
             await until(lambda: any(task.get_name() == "sign of life" for task in asyncio.all_tasks()))
