@@ -39,7 +39,7 @@ class Constraint:
         else:
             grammar = llguidance.grammar_from("ebnf" if self.format == "ebnf" else "regex", self.source)
         matcher = llguidance.LLMatcher(_BYTES, grammar, log_level=0)
-        content = list(text.encode())
+        content = list(text.rstrip("\ufffd").encode())  # what is left of a character that was cut off
         return int(matcher.validate_tokens(content)) == len(content)
 
 
