@@ -1,6 +1,7 @@
-"""What knowing the caller costs: its share of a unary call's server CPU, the scripted engine's own left out.
+"""What knowing the caller and its quota costs: the share of a unary call's server CPU, the engine's own left out.
 
-One server asks nobody, another asks for a credential; both are on one core, in turns, and the caller is on the other.
+One server asks nobody, another asks for a credential and counts against every limit; both are on one core, in turns,
+and the caller is on the other.
 """
 
 from __future__ import annotations
@@ -30,6 +31,17 @@ ROUNDS = 10
 TURNS = 5
 TIME_S = 35.0
 _ISSUER = {"issuer": "https://issuer.example", "audience": "inferwire"}
+
+_TENANTS = """
+[default]
+concurrent_requests = 1_000_000
+requests_per_minute = 1_000_000_000
+tokens_per_minute = 1_000_000_000_000
+monthly_tokens = 1_000_000_000_000_000
+max_prompt_tokens = 100_000
+max_output_tokens = 100_000
+"""
+"""Every limit there is, and none that is reached."""
 
 Credentials = Sequence[str]
 
@@ -76,12 +88,14 @@ async def measure() -> list[Figure]:
     with away_from(core), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "jwks.json").write_text(signer.jwks(), encoding="utf-8")
+        (folder / "tenants.toml").write_text(_TENANTS, encoding="utf-8")
         keys = KeyFile(folder / "keys.json", folder / "keys.secret")
         key = keys.create(tenant="bench", subject="", roles=["user"], now=now, expires_at=None)
         identities = {
             "api_keys": str(folder / "keys.json"),
             "api_keys_secret": str(folder / "keys.secret"),
             "jwt": {**_ISSUER, "jwks": str(folder / "jwks.json")},
+            "tenants": str(folder / "tenants.toml"),
         }
         number = STREAMS * ROUNDS
         used_again = signer.tokens("ES256", 1)
@@ -146,7 +160,7 @@ def _share(kind: str, costs: dict[str, list[float]], *, at_most: float) -> Figur
     detail = (
         f"{_us(costs[kind])} us a call of 16 tokens against {_us(costs['nobody'])}, {_us(costs['engine'])} the engine's"
     )
-    return figure_of(f"knowing the caller by {kind}", shares, at_most=at_most, detail=detail)
+    return figure_of(f"knowing the caller and its quota by {kind}", shares, at_most=at_most, detail=detail)
 
 
 def _us(seconds: list[float]) -> str:
