@@ -97,7 +97,7 @@ def main() -> int:
     parser.add_argument("--row", action="append", choices=[row.number for row in ROWS], help="may be repeated")
     arguments = parser.parse_args()
     rows = [row for row in ROWS if not arguments.row or row.number in arguments.row]
-    os.environ |= {"INFERWIRE_CHAOS": "full", "INFERWIRE_CHAOS_MINUTES": str(arguments.minutes)}
+    os.environ |= {"CHAOS": "full", "CHAOS_MINUTES": str(arguments.minutes)}
     recorder = Recorder()
     began = time.monotonic()
     places = dict.fromkeys(f"tests/{place}" for row in rows for place in row.tests)

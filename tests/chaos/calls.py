@@ -14,7 +14,7 @@ from inferwire.v1 import generation_pb2, inference_pb2_grpc
 
 from bench.quantiles import quantile
 
-FULL = os.environ.get("INFERWIRE_CHAOS") == "full"
+FULL = os.environ.get("CHAOS") == "full"
 """Set by `make chaos`: the large forms of the tests."""
 TIMEOUT_S = 120.0
 

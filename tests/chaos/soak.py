@@ -53,7 +53,6 @@ class Soak(Observer):
         self.lost: list[str] = []
         self.doubled: list[str] = []
         self.different: list[str] = []
-        self.most_probes = 0
         self.longest_gap_s = 0.0
         self._draw = draw
         self._in_peace = 0
@@ -91,7 +90,6 @@ class Soak(Observer):
     async def _caller(self, channel: ResilientChannel, over: asyncio.Event) -> None:
         while not over.is_set():
             await self._call(channel)
-            self._look_at_breakers(channel.fleet())
 
     async def _call(self, channel: ResilientChannel) -> None:
         number, kind = self._draw.randrange(STORIES), self._draw.random()
@@ -123,10 +121,6 @@ class Soak(Observer):
                 if not stays_for:
                     break
         running.cancel()
-
-    def _look_at_breakers(self, fleet: Fleet) -> None:
-        """A breaker has one probe or none; how many are under way in all is noted."""
-        self.most_probes = max(self.most_probes, sum(link.state.breaker.probe is not None for link in fleet.links))
 
     async def _make_peace(self, fleet: Fleet) -> None:
         """Another region is left in peace from time to time; faults go on in the others."""

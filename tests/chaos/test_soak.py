@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos.soak import problems, soak
 
-MINUTES = float(os.environ.get("INFERWIRE_CHAOS_MINUTES", "2"))
+MINUTES = float(os.environ.get("CHAOS_MINUTES", "2"))
 
 
 @pytest.mark.slow
