@@ -64,6 +64,11 @@ class Traffic:
         self.envoy_sent: Counter[str] = Counter()
         """Calls that Envoy has sent, by region, since it started."""
 
+    @property
+    def callers(self) -> int:
+        """Of each way; each has one call under way at most."""
+        return self._load.callers
+
     async def learn(self) -> None:
         """Ask a far server, which nothing disturbs, for every answer."""
         async with grpc.aio.insecure_channel(self._far[0].address) as channel:
