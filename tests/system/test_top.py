@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import subprocess
 import sys
+import termios
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 
 import grpc
 import pexpect
 import pyte
 import pytest
 from inferwire.v1 import inference_pb2_grpc
+from pexpect.fdpexpect import fdspawn
 
 from tests.server_process import ServerProcess, server_process
 from tests.serving import request
@@ -22,14 +25,21 @@ from tests.serving import request
 ROWS, COLUMNS = 40, 120
 HANG_BOUND_S = 60
 LEFT_THE_SCREEN = "\x1b[?1049l"
+CTRL_C = "\x03"
 CURSOR_SHOWN = "\x1b[?25h"
 
 
-class Terminal:
-    """What a person would see."""
+TAKE_THE_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+)
 
-    def __init__(self, process: pexpect.spawn[str]) -> None:
+
+class Terminal:
+    """What a person would see, and their keyboard."""
+
+    def __init__(self, process: subprocess.Popen[bytes], keyboard: fdspawn) -> None:
         self.process = process
+        self.keyboard = keyboard
         self.raw = ""
         self._screen = pyte.Screen(COLUMNS, ROWS)
         self._stream = pyte.Stream(self._screen)
@@ -64,13 +74,11 @@ class Terminal:
             deadline = time.monotonic() + HANG_BOUND_S
             while time.monotonic() < deadline:
                 await asyncio.to_thread(self._take, at_end=True)
-        await asyncio.to_thread(self.process.wait)
-        assert self.process.exitstatus is not None, f"ended by signal {self.process.signalstatus}"
-        return int(self.process.exitstatus)
+        return await asyncio.to_thread(self.process.wait, HANG_BOUND_S)
 
     def _take(self, *, at_end: bool = False) -> None:
         try:
-            text = self.process.read_nonblocking(65536, timeout=1)
+            text = self.keyboard.read_nonblocking(65536, timeout=1)
         except pexpect.TIMEOUT:
             return
         except pexpect.EOF:
@@ -82,18 +90,30 @@ class Terminal:
 
 
 @contextmanager
-def watching(server: ServerProcess, *arguments: str) -> Iterator[Terminal]:
-    """`inferwire top` on a pseudo-terminal."""
-    metrics = f"http://127.0.0.1:{server.metrics_port}/metrics"
-    command = ["-m", "inferwire_server", "top", "--address", server.address, "--metrics", metrics, "--interval", "0.2"]
-    environment = os.environ | {"TERM": "xterm-256color", "NO_COLOR": ""}
-    process = pexpect.spawn(
-        sys.executable, [*command, *arguments], dimensions=(ROWS, COLUMNS), encoding="utf-8", env=environment
+def terminal_of(*arguments: str) -> Iterator[Terminal]:
+    """`inferwire top` on a pseudo-terminal of its own, which it controls. Nothing is forked beside gRPC's threads."""
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(ours, (ROWS, COLUMNS))
+    process = subprocess.Popen(
+        [sys.executable, "-c", TAKE_THE_TERMINAL, sys.executable, "-m", "inferwire_server", "top", *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=os.environ | {"TERM": "xterm-256color"},
+        start_new_session=True,
     )
+    os.close(theirs)
     try:
-        yield Terminal(process)
+        yield Terminal(process, fdspawn(ours, encoding="utf-8"))
     finally:
-        process.close(force=True)
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def watching(server: ServerProcess) -> AbstractContextManager[Terminal]:
+    metrics = f"http://127.0.0.1:{server.metrics_port}/metrics"
+    return terminal_of("--address", server.address, "--metrics", metrics, "--interval", "0.2")
 
 
 @asynccontextmanager
@@ -136,7 +156,7 @@ async def test_it_shows_a_loaded_server_moving_and_quits_by_q() -> None:
             await terminal.until_changed(rate)
             await terminal.until_changed(rate)
 
-            terminal.process.send("q")
+            terminal.keyboard.send("q")
 
             assert await terminal.until_exit() == 0
             assert LEFT_THE_SCREEN in terminal.raw
@@ -156,22 +176,16 @@ async def test_ctrl_c_ends_it_as_cleanly_and_the_loss_of_the_server_does_not() -
 
             await terminal.until("no reports from|have ended")
             await terminal.until("no metrics page at")
-            terminal.process.sendintr()
+            terminal.keyboard.send(CTRL_C)
 
             assert await terminal.until_exit() == 0
             assert LEFT_THE_SCREEN in terminal.raw
             assert "Traceback" not in terminal.raw
 
 
-def test_without_a_server_it_says_so() -> None:
-    process = pexpect.spawn(
-        sys.executable, ["-m", "inferwire_server", "top", "--address", "127.0.0.1:1"], encoding="utf-8", timeout=50
-    )
-    try:
-        said = process.read()
-        process.wait()
-    finally:
-        process.close(force=True)
+async def test_without_a_server_it_says_so() -> None:
+    with terminal_of("--address", "127.0.0.1:1") as terminal:
+        status = await terminal.until_exit()
 
-    assert process.exitstatus == 1
-    assert "no server answers at 127.0.0.1:1" in said
+    assert status == 1
+    assert "no server answers at 127.0.0.1:1" in terminal.raw
