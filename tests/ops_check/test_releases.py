@@ -37,6 +37,7 @@ def test_an_image_that_no_manifest_names_is_refused(capsys: pytest.CaptureFixtur
         ("cpu", {"inferwire:cpu"}),
         ("region-eu", {"inferwire:gpu", "inferwire-models:release"}),
         ("multinode", {"inferwire:gpu"}),
+        ("compose", set(release_manifests.image_names(release_manifests.rendering("compose")[0]))),
     ],
 )
 def test_a_release_has_the_digests_it_was_given_everywhere(
