@@ -9,8 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 from inferwire import AttemptEnded, Observer, ResilientChannel
 from inferwire.errors import Reason
+from inferwire.metrics import PrometheusObserver
 from inferwire.settings import HedgePolicy
 from inferwire.testing import RESET, BareStatus, FakeServer, Refusal, Script, Silence
+from prometheus_client import CollectorRegistry
 
 from tests.client.regions_of_fakes import config_of, fakes, request, stub_of, text_of
 
@@ -74,6 +76,19 @@ async def test_both_attempts_are_the_same_request_with_the_next_number() -> None
     assert (first.attempt, second.attempt) == (first.request.attempt, second.request.attempt) == (0, 1)
     assert first.request.sampling.seed == second.request.sampling.seed
     assert second.request.expected_model.fingerprint == "fake-fingerprint"
+
+
+async def test_hedges_are_counted_by_what_became_of_them() -> None:
+    registry = CollectorRegistry()
+    quick = (*[Script()] * KNOWN, Script(first_token_delay_s=0.3))
+    async with (
+        fakes(quick, Script()) as (a, b),
+        ResilientChannel(config_of(a, b, hedge=SOON), observer=PrometheusObserver(registry)) as channel,
+    ):
+        for _ in range(KNOWN + 1):
+            await text_of(stub_of(channel).StreamGenerate(request()))
+
+    assert registry.get_sample_value("inferwire_client_hedges_total", {"region": "r1", "outcome": "won"}) == 1
 
 
 async def test_a_first_one_that_comes_after_all_cancels_the_hedge() -> None:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_HEDGE_OUTCOMES = {"OK": "won", "CANCELLED": "lost"}
 _BREAKER_STATES = ("closed", "half-open", "open")
 
 
@@ -49,6 +50,12 @@ class PrometheusObserver(Observer):
         self._call_seconds = Histogram(
             "inferwire_client_call_seconds", "Time of whole calls.", ("method",), buckets=_SECONDS, registry=into
         )
+        self._hedges = Counter(
+            "inferwire_client_hedges",
+            "Second attempts beside slow first ones: won, lost to the first, or failed.",
+            ("region", "outcome"),
+            registry=into,
+        )
         self._resumes = Counter("inferwire_client_resumes", "Streams that went on elsewhere.", registry=into)
         self._resume_gap_seconds = Histogram(
             "inferwire_client_resume_gap_seconds",
@@ -68,6 +75,8 @@ class PrometheusObserver(Observer):
         method = _name(attempt.method)
         self._attempts.labels(method, attempt.region, attempt.endpoint, attempt.code, attempt.reason).inc()
         self._attempt_seconds.labels(method, attempt.region).observe(attempt.duration_s)
+        if attempt.is_hedge:
+            self._hedges.labels(attempt.region, _HEDGE_OUTCOMES.get(attempt.code, "failed")).inc()
         if attempt.first_token_s is not None:
             self._first_token_seconds.labels(attempt.region).observe(attempt.first_token_s)
 
