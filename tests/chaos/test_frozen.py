@@ -163,7 +163,8 @@ async def test_a_client_cut_off_from_a_region_leaves_it_and_comes_back_bit_by_bi
 
 
 NAMESPACE = f"inferwire-{os.getpid()}"
-HERE, THERE = "10.213.77.1", "10.213.77.2"
+# A run that was killed leaves its network behind; another one must not meet it.
+HERE, THERE = (f"10.213.{os.getpid() % 250}.{end}" for end in (1, 2))
 SERVE = """
 import asyncio, json, sys
 from inferwire.testing import FakeServer, Script
