@@ -59,10 +59,13 @@ class Play:
         await self._until("the near region serves both ways", self._is_near_serving())
 
         self._begin(KILL, "SIGKILL to every server of the near region, in mid-stream")
-        await self._until("streams are under way", lambda: all(self._traffic.under_way[way] for way in STREAMS))
+        await self._until("streams have begun", lambda: all(self._traffic.begun[way] for way in STREAMS))
         async with asyncio.TaskGroup() as killing:
             for server in self._near:
                 killing.create_task(server.kill())
+        await self._until(
+            "streams have gone on elsewhere", lambda: all(self._book.tally(way).resumed for way in STREAMS)
+        )
         await asyncio.sleep(self._pace_s)
 
         self._begin(RECOVERY, "")

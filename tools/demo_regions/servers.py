@@ -61,9 +61,13 @@ class Server:
 
     def signal(self, number: signal.Signals) -> None:
         """SIGUSR1 makes it grey, SIGUSR2 well again."""
+        self.require_running().send_signal(number)
+
+    def require_running(self) -> asyncio.subprocess.Process:
+        """Its process. Raises ServerLost when it has ended."""
         if self._process is None or not self.is_running:
             raise ServerLost(f"a server of {self.region} has ended: {self._tail()}")
-        self._process.send_signal(number)
+        return self._process
 
     async def close(self) -> None:
         """Kill it if it runs."""
@@ -121,14 +125,20 @@ def _parsed(line: bytes) -> dict[str, str]:
 async def regions_of_servers(
     names: Sequence[str], settings: Mapping[str, str], *, each: int = SERVERS_EACH
 ) -> AsyncIterator[list[list[Server]]]:
-    """Running servers, so many in each region, all with the same settings."""
+    """Running servers, so many in each region, all with the same settings.
+
+    Raises ServerLost, also at the end when one has not lived so long.
+    """
     regions = [[Server(name, settings) for _ in range(each)] for name in names]
+    servers = [server for region in regions for server in region]
     try:
         for region in regions:
             await start_all(region)
         yield regions
+        for server in servers:
+            server.require_running()
     finally:
-        for server in (server for region in regions for server in region):
+        for server in servers:
             await server.close()
 
 

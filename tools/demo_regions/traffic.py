@@ -59,8 +59,8 @@ class Traffic:
         self._envoy = envoy
         self._unary: list[list[int]] = []
         self._streamed: list[list[int]] = []
-        self.under_way: Counter[Way] = Counter()
-        """Streams that have had tokens and have not ended."""
+        self.begun: Counter[Way] = Counter()
+        """Streams that have had tokens, but not yet half of them."""
         self.envoy_sent: Counter[str] = Counter()
         """Calls that Envoy has sent, by region, since it started."""
 
@@ -133,20 +133,21 @@ class Traffic:
     async def _stream(self, way: Way, call: Any, number: int) -> None:
         began, error = time.monotonic(), ""
         ids: list[int] = []
-        doubled, gap_s, latest = 0, 0.0, None
+        doubled, gap_s, latest, is_begun = 0, 0.0, None, False
         try:
             async for event in call:
                 if event.HasField("delta"):
                     now = time.monotonic()
-                    self.under_way[way] += latest is None
                     gap_s = max(gap_s, now - (latest or now))
                     latest = now
                     doubled += max(0, len(ids) - event.delta.token_offset)
                     ids += event.delta.token_ids
+                    was_begun, is_begun = is_begun, 2 * len(ids) < self._load.stream_tokens
+                    self.begun[way] += is_begun - was_begun
             error = "" if ids == self._streamed[number] else "other tokens"
         except grpc.aio.AioRpcError as refused:
             error = _said(refused)
-        self.under_way[way] -= latest is not None
+        self.begun[way] -= is_begun
         tally = await self._count(way, call, began, error)
         tally.doubled += doubled
         tally.longest_gap_s = max(tally.longest_gap_s, gap_s)
