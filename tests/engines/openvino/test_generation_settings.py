@@ -44,8 +44,10 @@ def test_choices_become_quoted_alternatives_with_nothing_left_to_interpret() -> 
         pytest.param("[^a-z\n\r]", r"[^a-z\n\r]", id="in a class"),
         pytest.param("\\\n", r"\n", id="escaped already"),
         pytest.param("\\\\\n", r"\\\n", id="after an escaped backslash"),
+        pytest.param("[\\\n\\\\\n]", r"[\n\\\n]", id="in a class, escaped and after an escaped backslash"),
         pytest.param(r"\n[\]\d]\\", r"\n[\]\d]\\", id="none"),
+        pytest.param(r"a.+\.[.\].]", r"a[^\n]+\.[.\].]", id="a dot is any character but a line break"),
     ],
 )
-def test_line_breaks_in_a_regex_are_escaped_and_nothing_else_changes(source: str, passed_on: str) -> None:
+def test_a_regex_is_rewritten_to_mean_the_usual(source: str, passed_on: str) -> None:
     assert structured_output(Grammar(kind=GrammarKind.REGEX, source=source)) == ("regex", passed_on)

@@ -74,7 +74,7 @@ def test_names_of_the_package_are_looked_up_in_one_place_and_are_recorded() -> N
     }
     looked_up |= set(installation._SPECULATIVE_CONFIGS.values())
     assert looked_up - classes == set()
-    assert {name for name, tree in _TREES.items() if "importlib" in _imported(tree)} == {"gpu.py", "installation.py"}
+    assert {name for name, tree in _TREES.items() if "importlib" in _imported(tree)} == {"installation.py"}
 
 
 def test_private_and_newer_names_are_only_probed_and_are_recorded_as_such() -> None:

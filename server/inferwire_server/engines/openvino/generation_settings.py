@@ -14,8 +14,9 @@ GREEDY_BELOW = 1e-6
 """Temperatures below this are greedy: the pipeline divides by them in 32-bit floats."""
 _LARGEST_MIN_P = 1 - 2.0**-24
 """The pipeline takes 32-bit floats below 1 only."""
-_LINE_BREAK = re.compile(r"\\.|[\n\r]", re.DOTALL)
-"""With a backslash before it or not; other escapes are stepped over whole."""
+_REGEX_PART = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|[.\n\r]", re.DOTALL)
+"""An escape, a character class, or one of the characters that the pipeline takes for something else."""
+_BREAK = re.compile(r"\\?([\n\r])|\\.")
 
 
 def is_greedy(request: EngineRequest) -> bool:
@@ -64,15 +65,19 @@ def structured_output(grammar: Grammar) -> tuple[str, str]:
     if grammar.kind is GrammarKind.JSON_SCHEMA:
         return "json_schema", grammar.source
     if grammar.kind is GrammarKind.REGEX:
-        return "regex", _LINE_BREAK.sub(_escaped_break, grammar.source)
+        return "regex", _REGEX_PART.sub(_usual_meaning, grammar.source)
     if grammar.kind is GrammarKind.EBNF:
         return "grammar", grammar.source
     return "grammar", choices_grammar(grammar.texts)
 
 
+def _usual_meaning(part: re.Match[str]) -> str:
+    # To the pipeline's compiler a dot is any character, and line breaks in a class are an error unless escaped.
+    return r"[^\n]" if part[0] == "." else _BREAK.sub(_escaped_break, part[0])
+
+
 def _escaped_break(match: re.Match[str]) -> str:
-    # The pipeline's compiler refuses line breaks in a character class unless they are escaped.
-    return {"\n": r"\n", "\r": r"\r"}.get(match[0][-1], match[0])
+    return {"\n": r"\n", "\r": r"\r"}.get(match[1] or "", match[0])
 
 
 def choices_grammar(texts: Iterable[str]) -> str:

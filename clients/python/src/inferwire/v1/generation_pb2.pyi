@@ -571,7 +571,7 @@ class StructuredOutput(_message.Message):
     A keyword that cannot be enforced is refused.
     """
     regex: _builtins.str
-    """A regular expression that the whole output matches; at most 8 KiB."""
+    """A regular expression that the whole output matches; at most 8 KiB. A dot is any character but a line break."""
     ebnf: _builtins.str
     """A grammar in the engine's EBNF; at most 64 KiB."""
     @_builtins.property
