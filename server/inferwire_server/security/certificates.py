@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from inferwire_server.security.watched_files import WatchedFiles
 
 _BEGIN = b"-----BEGIN CERTIFICATE-----"
+_BROKEN = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +47,13 @@ def load_certificates(contents: Sequence[bytes], now: float) -> Certificates:
         raise ValueError(f"the certificate expired on {leaf.not_valid_after_utc:%Y-%m-%d}")
     try:
         public = load_pem_private_key(key, None).public_key()
-    except (ValueError, TypeError, UnsupportedAlgorithm):
+    except _BROKEN:
         raise ValueError("the key is no whole PEM of a private key without a password") from None
-    if _encoded(public) != _encoded(leaf.public_key()):
+    try:
+        certified = leaf.public_key()
+    except _BROKEN:
+        raise ValueError("the certificate is of no known kind of key") from None
+    if _encoded(public) != _encoded(certified):
         raise ValueError("the key is not that of the certificate")
     return Certificates(
         chain=chain,
@@ -63,7 +68,7 @@ def load_certificates(contents: Sequence[bytes], now: float) -> Certificates:
 def _parsed(pem: bytes, name: str) -> list[x509.Certificate]:
     try:
         found = x509.load_pem_x509_certificates(pem)
-    except ValueError:
+    except _BROKEN:
         found = []
     # A file that is being written ends in mid-certificate, perhaps after whole ones.
     if not found or len(found) != pem.count(_BEGIN):

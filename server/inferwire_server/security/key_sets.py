@@ -8,17 +8,19 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 import jwt
 import structlog
+from cryptography.exceptions import UnsupportedAlgorithm
 
 _CURVES = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512", "Ed25519": "EdDSA"}
 _log = structlog.get_logger("inferwire.security")
 _FETCH_TIMEOUT_S = 5.0
 _MAX_BYTES = 1 << 20
-_FILE_INTERVAL_S = 1.0
+_FILE_INTERVAL_S = 0.5
 _SHORTEST_INTERVAL_S = {True: 0.2, False: 5.0}
 """Between looks for a key that a token names, for a file and for an address: anybody can make up names."""
 
@@ -65,6 +67,7 @@ class KeySet:
         found = self._keys.get(key_id)
         if found is None and (self._looking is not None or self._clock() - self._looked_at >= self._spacing_s):
             if self._looking is None:
+                self._looked_at = self._clock()
                 self._looking = asyncio.create_task(asyncio.to_thread(self.refresh), name="look for a key")
                 self._looking.add_done_callback(self._has_looked)
             await asyncio.shield(self._looking)
@@ -78,15 +81,13 @@ class KeySet:
             if content == self._seen:
                 return False
             keys = parse_key_set(content, self._algorithms)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             reason = str(error) or type(error).__name__
             if self._seen != reason:
                 self._seen = reason
                 _log.warning("not reloaded", kind="jwks", reason=reason)
                 self._failed("jwks")
             return False
-        finally:
-            self._looked_at = self._clock()
         self._seen, self._keys, self.is_known = content, keys, True
         self.generation += 1
         _log.info("reloaded", kind="jwks", keys=sorted(keys))
@@ -117,7 +118,7 @@ def _usable(entry: Mapping[str, Any], algorithms: Sequence[str]) -> tuple[str, V
     fitting = tuple(algorithm for algorithm in algorithms if named in (None, algorithm) and _fits(entry, algorithm))
     try:
         return key_id, VerificationKey(jwt.PyJWK(dict(entry)).key, fitting) if fitting else None
-    except jwt.PyJWTError:
+    except (jwt.PyJWTError, UnsupportedAlgorithm):
         return "", None
 
 

@@ -16,7 +16,7 @@ class WatchedFiles(Generic[T]):
     """What some files say together. Files that cannot be used change nothing: the warning and `failed` come once for
     each such state of them."""
 
-    interval_s = 1.0
+    interval_s = 0.5
 
     def __init__(
         self, kind: str, paths: Sequence[Path], load: Callable[[Sequence[bytes]], T], failed: Callable[[str], None]

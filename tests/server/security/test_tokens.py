@@ -14,6 +14,8 @@ from typing import Any
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
+from hypothesis import given
+from hypothesis import strategies as st
 from inferwire_server.domain.caller import Caller
 from inferwire_server.domain.errors import Starting, Unauthenticated
 from inferwire_server.security.key_sets import KeySet, parse_key_set
@@ -22,6 +24,11 @@ from inferwire_server.security.verdicts import Verdicts
 from inferwire_server.settings import JwtSettings
 
 from tests.secured import Issuer
+
+_MEMBERS = st.sampled_from(["kid", "kty", "crv", "alg", "use", "n", "e", "x", "y", "k", "d", "keys"])
+_WORDS = st.sampled_from(
+    ["RSA", "EC", "OKP", "oct", "P-256", "P-521", "Ed25519", "X25519", "ES256", "sig", "AQAB", "AA"]
+)
 
 
 class Clock:
@@ -176,11 +183,16 @@ class Publisher:
         self.asked = 0
         self.is_broken = False
         self.points_to = b""
+        self.is_gibberish = False
         self._file = file
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         self.asked += 1
+        if self.is_gibberish:
+            writer.write(b"\x00\xff gibberish\r\n\r\n")
+            writer.close()
+            return
         body = b"{" if self.is_broken else self._file.read_bytes()
         status = b"302 Found\r\nLocation: " + self.points_to if self.points_to else b"200 OK"
         head = b"HTTP/1.1 %b\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % (status, len(body))
@@ -238,6 +250,27 @@ async def test_keys_are_taken_from_the_address_alone_not_from_where_it_points(is
         with pytest.raises(Starting):
             await checker(issuer, source=address).caller(issuer.token())
         assert (publisher.asked, other.asked) == (1, 0)
+
+
+async def test_an_address_that_answers_in_no_known_way_is_asked_again_later(issuer: Issuer) -> None:
+    clock = Clock()
+    async with published(issuer.jwks) as (publisher, address):
+        publisher.is_gibberish = True
+        tokens = checker(issuer, clock, address)
+        with pytest.raises(Starting):
+            await tokens.caller(issuer.token())
+        publisher.is_gibberish = False
+        clock.now += 10
+        await tokens.caller(issuer.token())
+
+
+@given(st.lists(st.dictionaries(_MEMBERS, _WORDS | st.sampled_from([None, 7, [], {}, ""]), max_size=8), max_size=2))
+def test_no_key_set_makes_reading_it_fail_otherwise_than_as_a_bad_one(entries: list[Any]) -> None:
+    try:
+        found = parse_key_set(json.dumps({"keys": entries}).encode(), ["RS256", "ES256", "EdDSA"])
+    except ValueError:
+        return
+    assert all(found)
 
 
 async def test_a_verdict_falls_with_the_key_that_proved_it(issuer: Issuer) -> None:

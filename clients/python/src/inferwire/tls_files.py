@@ -40,12 +40,13 @@ class TlsFiles:
         """Whether there is something new that can be used. Blocks."""
         try:
             contents = self._read()
+            if contents == self._seen:
+                return False
+            problem = self._problem()
+            if self._read() != contents:
+                return False
         except OSError:
-            return False
-        if contents == self._seen:
-            return False
-        problem = self._problem()
-        if self._read() != contents:
+            # In the middle of being replaced, perhaps: the next look tells.
             return False
         self._seen = contents
         if problem:
