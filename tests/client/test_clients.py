@@ -37,6 +37,17 @@ async def test_a_conversation_and_token_ids_are_prompts_too() -> None:
     assert list(third.token_ids.ids) == [1, 2, 3]
 
 
+async def test_a_session_goes_along_as_metadata() -> None:
+    async with fake_server() as server, AsyncClient(server.address, tenant="acme") as client:
+        await client.generate("hi", session="conversation 7")
+        async for _ in client.stream("hi", session="conversation 7"):
+            pass
+        await client.generate("hi")
+
+    assert [call.metadata.get("x-inferwire-session") for call in server.calls] == ["conversation 7"] * 2 + [None]
+    assert {call.metadata["x-inferwire-tenant"] for call in server.calls} == {"acme"}
+
+
 async def test_a_stream_gives_chunks_and_then_the_whole_reply() -> None:
     async with fake_server() as server, AsyncClient(server.address) as client:
         stream = client.stream("hi", token_ids=True)

@@ -11,6 +11,7 @@ import grpc
 from inferwire.credentials import CredentialSource, credential_source
 from inferwire.errors import InvalidRequest
 from inferwire.observation import Observer
+from inferwire.prompts import SESSION_KEY
 from inferwire.replies import Chunk, Collector, Reply, reply_of
 from inferwire.requests import Message, Options, build_request, fill_chat
 from inferwire.resilient_channel import ResilientChannel, ResilientRpcError
@@ -65,7 +66,7 @@ class AsyncClient:
     async def generate(self, prompt: Prompt, *, timeout_s: float | None = None, **options: Unpack[Options]) -> Reply:
         """One whole generation."""
         request = await self._request(prompt, options)
-        return reply_of(await self._call(self._inference.Generate, request, timeout_s))
+        return reply_of(await self._call(self._inference.Generate, request, timeout_s, self._metadata_for(options)))
 
     async def chat(
         self, messages: str | Sequence[Message], *, timeout_s: float | None = None, **options: Unpack[Options]
@@ -178,9 +179,15 @@ class AsyncClient:
             request.model = await self.default_model()
         return request
 
-    async def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
+    def _metadata_for(self, options: Options) -> tuple[tuple[str, str], ...]:
+        session = options.get("session")
+        return (*self._metadata, (SESSION_KEY, session)) if session else self._metadata
+
+    async def _call(
+        self, method: Any, request: Any, timeout_s: float | None, metadata: tuple[tuple[str, str], ...] | None = None
+    ) -> Any:
         try:
-            return await method(request, timeout=self._timeout(timeout_s), metadata=self._metadata)
+            return await method(request, timeout=self._timeout(timeout_s), metadata=metadata or self._metadata)
         except ResilientRpcError as failure:
             raise failure.error from None
 
@@ -251,7 +258,9 @@ class TextStream(AsyncIterator[Chunk]):
         if self._call is None:
             request = await self._client._request(self._prompt, self._options)
             self._call = self._client._inference.StreamGenerate(
-                request, timeout=self._client._timeout(self._timeout_s), metadata=self._client._metadata
+                request,
+                timeout=self._client._timeout(self._timeout_s),
+                metadata=self._client._metadata_for(self._options),
             )
         event = await self._call.read()
         return None if event is grpc.aio.EOF else event

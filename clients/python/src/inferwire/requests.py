@@ -31,6 +31,8 @@ class Options(TypedDict, total=False):
     priority: str
     """`interactive`, `standard` or `batch`."""
     request_id: str
+    session: str
+    """Calls that share it prefer the same server of a region, whose cache may know them."""
     token_ids: bool
     """Also receive token ids."""
 
@@ -51,7 +53,7 @@ def build_request(
         request.token_ids.ids.extend(prompt)  # type: ignore[arg-type]
     else:
         fill_chat(request.chat, prompt)  # type: ignore[arg-type]
-    _add_options(request, dict(options))
+    _add_options(request, {name: value for name, value in options.items() if name != "session"})
     return request
 
 
