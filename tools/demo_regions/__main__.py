@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import sys
 import time
 
@@ -40,6 +41,8 @@ def main() -> int:
     arguments = parser.parse_args()
     console = Console()
     began = time.monotonic()
+    # So that whoever ends it by SIGTERM leaves no server behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         is_met = asyncio.run(_perform(console, arguments.engine))
     except (EnvoyError, ServerLost, Overdue) as error:
