@@ -20,7 +20,19 @@ from tests.chaos.rows import ROWS, Row
 REPORT = Path("build/chaos.json")
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN, END = "<!-- table: made by `make chaos` -->", "<!-- end of table -->"
-_COLUMNS = ("row", "fault", "tests", "calls", "lost", "doubled", "attempts a call", "gap p50 / p99 / max, ms", "asked")
+_COLUMNS = (
+    "row",
+    "fault",
+    "tests",
+    "calls",
+    "lost",
+    "doubled",
+    "attempts a call",
+    "gap p50 / p99 / max, ms",
+    "more",
+    "asked",
+)
+_COUNTED = ("row", "form", "seed", "n", "lost", "doubled", "different", "attempts", "moved", "gap_ms", "wrong")
 
 
 class Recorder:
@@ -86,8 +98,21 @@ def _cells(row: dict[str, Any]) -> list[str]:
         str(sum(each.get("doubled", 0) + each.get("different", 0) for each in counted)) if counted else "",
         f"{min(attempts):.2f} to {max(attempts):.2f}" if attempts else "",
         f"{worst['p50']:.0f} / {worst['p99']:.0f} / {worst['max']:.0f}" if worst else "",
+        "; ".join(dict.fromkeys(filter(None, map(_further, figures)))),
         row["asked"],
     ]
+
+
+def _further(figures: dict[str, Any]) -> str:
+    """What a test measured beside what every test counts."""
+    pairs = [(name.replace("_", " "), value) for name, value in figures.items() if name not in _COUNTED]
+    return ", ".join(f"{name} {_shown(value)}" for name, value in pairs)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{name} {each}" for name, each in value.items())
+    return " to ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def main() -> int:

@@ -36,8 +36,8 @@ class Call:
     served_by: str = ""
     resumed_at: list[int] = field(default_factory=list)
     first_token_s: float = 0.0
-    longest_gap_s: float = 0.0
-    """Between two deltas; of a unary call all of its time."""
+    longest_gap_s: float | None = None
+    """Between two deltas of a stream."""
     duration_s: float = 0.0
 
     def know(self, trailers: Any) -> None:
@@ -59,7 +59,7 @@ class Call:
         if last is None:
             self.first_token_s = now - began
         else:
-            self.longest_gap_s = max(self.longest_gap_s, now - last)
+            self.longest_gap_s = max(self.longest_gap_s or 0.0, now - last)
         self.offsets += range(delta.token_offset, delta.token_offset + delta.token_count)
         self.ids += delta.token_ids
         return now
@@ -104,7 +104,7 @@ async def replied(
     except Exception as error:  # noqa: BLE001 the test judges it
         seen.error = error
     seen.know(await running.trailing_metadata())
-    seen.duration_s = seen.longest_gap_s = time.monotonic() - began
+    seen.duration_s = time.monotonic() - began
     return seen
 
 
@@ -182,8 +182,9 @@ class Tally:
         return {str(call.error) for call in self.calls if call.error is not None}
 
     def figures(self, row: str, *, seed: int = 0, **more: Any) -> dict[str, Any]:
-        """For the report. Gaps, in milliseconds, are of the calls that needed more than one attempt."""
-        moved = [1000 * call.longest_gap_s for call in self.calls if call.attempts > 1 and call.error is None]
+        """For the report. Gaps, in milliseconds, are those of streams that needed more than one attempt."""
+        gap_s = [call.longest_gap_s for call in self.calls if call.attempts > 1 and call.error is None]
+        moved = [1000 * each for each in gap_s if each is not None]
         gaps = {name: round(quantile(moved, share), 1) for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))}
         return {
             "row": row,
@@ -193,7 +194,7 @@ class Tally:
             "doubled": self.doubled,
             "different": self.different,
             "attempts": round(self.attempts, 3),
-            "moved": len(moved),
+            "moved": len(gap_s),
             "gap_ms": gaps if moved else None,
             **more,
         }

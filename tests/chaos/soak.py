@@ -103,7 +103,7 @@ class Soak(Observer):
         if call.error is not None or not call.is_complete:
             self.lost.append(f"{name}: {call.error!r}")
             return
-        self.longest_gap_s = max(self.longest_gap_s, call.longest_gap_s)
+        self.longest_gap_s = max(self.longest_gap_s, call.longest_gap_s or 0.0)
         if call.offsets != list(range(TOKENS)):
             self.doubled.append(f"{name}: {call.offsets}")
         elif call.ids != self._expected[number].ids:
