@@ -166,7 +166,7 @@ NAMESPACE = f"inferwire-{os.getpid()}"
 # A run that was killed leaves its network behind; another one must not meet it.
 HERE, THERE = (f"10.213.{os.getpid() % 250}.{end}" for end in (1, 2))
 SERVE = """
-import asyncio, json, sys
+import asyncio, sys
 from inferwire.testing import FakeServer, Script
 async def main():
     script = Script(tokens=[f"word {number} " for number in range(40)], token_delay_s=0.02)
