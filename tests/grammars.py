@@ -122,7 +122,7 @@ def _value(source: random.Random, depth: int) -> dict[str, Any]:
     kinds = ["string", "integer", "boolean", "null", "enum", "number"]
     kind = source.choice(["object", "array", "anyOf"] if depth == 0 else kinds + ["object", "array"] * (depth < 3))
     if kind == "object":
-        names = source.sample(["city", "größe", "a b", "id", "naïve"], source.randint(1, 3))
+        names = source.sample(["city", "höhe", "a b", "id", "naïve"], source.randint(1, 3))
         properties = {name: _value(source, depth + 1) for name in names}
         return {"type": "object", "properties": properties, "required": names, "additionalProperties": False}
     if kind == "array":

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from typing import Any
 
 from inferwire_server.domain.engine import EngineRequest
 from inferwire_server.domain.generation import Grammar, GrammarKind
+from inferwire_server.engines.openvino.grammar_spelling import choices_grammar, usual_ebnf, usual_regex
 
 _UINT32 = 0xFFFF_FFFF
 GREEDY_BELOW = 1e-6
 """Temperatures below this are greedy: the pipeline divides by them in 32-bit floats."""
 _LARGEST_MIN_P = 1 - 2.0**-24
 """The pipeline takes 32-bit floats below 1 only."""
-_REGEX_PART = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|[.\n\r]", re.DOTALL)
-"""An escape, a character class, or one of the characters that the pipeline takes for something else."""
-_BREAK = re.compile(r"\\?([\n\r])|\\.")
 
 
 def is_greedy(request: EngineRequest) -> bool:
@@ -65,24 +61,10 @@ def structured_output(grammar: Grammar) -> tuple[str, str]:
     if grammar.kind is GrammarKind.JSON_SCHEMA:
         return "json_schema", grammar.source
     if grammar.kind is GrammarKind.REGEX:
-        return "regex", _REGEX_PART.sub(_usual_meaning, grammar.source)
+        return "regex", usual_regex(grammar.source)
     if grammar.kind is GrammarKind.EBNF:
-        return "grammar", grammar.source
+        return "grammar", usual_ebnf(grammar.source)
     return "grammar", choices_grammar(grammar.texts)
-
-
-def _usual_meaning(part: re.Match[str]) -> str:
-    # To the pipeline's compiler a dot is any character, and line breaks in a class are an error unless escaped.
-    return r"[^\n]" if part[0] == "." else _BREAK.sub(_escaped_break, part[0])
-
-
-def _escaped_break(match: re.Match[str]) -> str:
-    return {"\n": r"\n", "\r": r"\r"}.get(match[1] or "", match[0])
-
-
-def choices_grammar(texts: Iterable[str]) -> str:
-    """An EBNF grammar that accepts exactly these texts."""
-    return "root ::= " + " | ".join(f'"{"".join(map(_escaped, text))}"' for text in texts)
 
 
 def _stop_settings(request: EngineRequest, end_ids: frozenset[int], min_new_tokens: int) -> dict[str, Any]:
@@ -97,11 +79,6 @@ def _stop_settings(request: EngineRequest, end_ids: frozenset[int], min_new_toke
         "stop_token_ids": set(stops),
         "min_new_tokens": min_new_tokens,
     }
-
-
-def _escaped(character: str) -> str:
-    plain = character.isascii() and character.isalnum()
-    return character if plain else f"\\U{ord(character):08x}"
 
 
 def _finalise(value: int) -> int:
