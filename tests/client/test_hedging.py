@@ -134,7 +134,9 @@ async def test_when_both_fail_the_stream_is_tried_again_as_any_other() -> None:
         await b.kill()
         a.scripts = (Script(),)
         b.scripts = (Script(),)
+        watched = b.connections
         await b.start()
+        await b.until(lambda: b.connections > watched)
         await a.kill()
         text = await running
 
