@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from inferwire_server.cli.advising import advice
 from inferwire_server.cli.reaching import Reach, reach_options
 
 if TYPE_CHECKING:
-    from inferwire import BlockingTextStream, Client, InferwireError, Reply
+    from inferwire import BlockingTextStream, Client, Reply
     from inferwire.requests import Options
 
 
@@ -47,17 +48,7 @@ def _client(reach: Reach) -> Iterator[Client]:
     except SettingsError as error:
         raise click.UsageError(str(error)) from None
     except InferwireError as error:
-        raise click.ClickException(advice(error, reach.address)) from None
-
-
-def advice(error: InferwireError, address: str) -> str:
-    if error.code == "UNAVAILABLE" and not error.reason:
-        return f"no server answers at {address}; start one with `inferwire serve`, or name another by --address"
-    if error.code == "UNAUTHENTICATED":
-        return f"{error.message}; name a file that holds an API key or token by --credential-file"
-    hint = f" (try again in {error.retry_after_s:g} s)" if error.retry_after_s else ""
-    where = f" [error id {error.error_id}]" if error.error_id else ""
-    return f"{error.message}{hint}{where}"
+        raise click.ClickException(advice(error, reach)) from None
 
 
 def _given(flags: dict[str, Any]) -> Options:
@@ -94,7 +85,7 @@ def chat(message: str | None, system: str | None, reach: Reach, timeout_s: float
             try:
                 reply = _show(client.stream_chat(asked, timeout_s=timeout_s, **_given(flags)))
             except InferwireError as error:
-                click.echo(f"Error: {advice(error, reach.address)}", err=True)
+                click.echo(f"Error: {advice(error, reach)}", err=True)
             except KeyboardInterrupt:
                 click.echo("\n(stopped)", err=True)
             else:

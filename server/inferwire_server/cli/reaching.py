@@ -25,21 +25,25 @@ class Reach:
     tls_server_name: str | None
     credential_file: str | None
 
+    @property
+    def speaks_tls(self) -> bool:
+        """As --tls says, or any of --tls-…."""
+        return self.tls or bool(self._tls_settings())
+
     def config(self) -> ClientConfig:
         """For a client. Raises click.UsageError."""
         from inferwire import ClientConfig
+        from inferwire.regions import is_local
         from inferwire.settings_reader import SettingsError
 
-        files = {
-            "ca_file": self.tls_ca,
-            "certificate_file": self.tls_certificate,
-            "key_file": self.tls_key,
-            "server_name": self.tls_server_name,
-        }
-        given = {name: value for name, value in files.items() if value is not None}
+        if self.credential_file is not None and not self.speaks_tls and not is_local(self.address):
+            raise click.UsageError(
+                f"a credential goes to {self.address} over TLS only: name the CA of the server's certificate "
+                "by --tls-ca (a public CA: --tls)"
+            )
         settings: dict[str, object] = {
             "regions": [{"name": "default", "endpoints": [self.address]}],
-            "tls": {"enabled": bool(self.tls or given), **given},
+            "tls": {"enabled": self.speaks_tls, **self._tls_settings()},
         }
         if self.credential_file is not None:
             settings["credential_file"] = self.credential_file
@@ -47,6 +51,15 @@ class Reach:
             return ClientConfig.from_dict(settings)
         except SettingsError as error:
             raise click.UsageError(str(error)) from None
+
+    def _tls_settings(self) -> dict[str, str]:
+        named = {
+            "ca_file": self.tls_ca,
+            "certificate_file": self.tls_certificate,
+            "key_file": self.tls_key,
+            "server_name": self.tls_server_name,
+        }
+        return {name: value for name, value in named.items() if value is not None}
 
 
 def _variable(name: str) -> str:

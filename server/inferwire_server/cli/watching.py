@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from inferwire_server.cli.calling import advice
+from inferwire_server.cli.advising import advice
 from inferwire_server.cli.reaching import Reach, reach_options
 
 
@@ -42,6 +42,6 @@ def top(reach: Reach, page: str, interval_s: float) -> None:
     try:
         asyncio.run(TopSession(reach.config(), reach.address, page, interval_s).run())
     except InferwireError as error:
-        raise click.ClickException(advice(error, reach.address)) from None
+        raise click.ClickException(advice(error, reach)) from None
     except KeyboardInterrupt:  # before the screen was there
         return

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 from inferwire_server.cli import inferwire as command_line
+from inferwire_server.security.development_ca import DevelopmentCa
 
 from tests.secured import Deployment, secured
 from tests.serving import Serving
@@ -40,5 +41,24 @@ async def test_flags_or_variables_say_whom_to_trust_and_what_to_send(tmp_path: P
     assert "--credential-file" in nobody.output
     assert (user.exit_code, remote.exit_code, wrong.exit_code) == (1, 2, 2)
     assert "none of the caller’s roles" in user.output
-    assert "tls.enabled: needed to send a credential" in remote.output
+    assert "over TLS only" in remote.output
+    assert "--tls-ca" in remote.output
     assert "cannot be read" in wrong.output
+
+
+async def test_a_server_that_speaks_tls_is_told_from_one_that_is_not_there(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path)
+    (tmp_path / "user").write_text(deployment.key("user"))
+    (tmp_path / "other.pem").write_bytes(DevelopmentCa("another CA").certificate)
+    credential = ("--credential-file", str(tmp_path / "user"))
+    async with secured(deployment) as server:
+        plaintext = await inferwire(server, "generate", "hi", "--timeout", "10")
+        with_credential = await inferwire(server, "generate", "hi", "--timeout", "10", *credential)
+        untrusted = await inferwire(server, "status", "--tls-ca", str(tmp_path / "other.pem"), *credential)
+    absent = await inferwire(server, "status")
+    for refused in (plaintext, with_credential):
+        assert refused.exit_code == 1
+        assert f"something listens at {server.address}" in refused.output
+        assert "--tls-ca" in refused.output
+    assert "gRPC over TLS with it fails" in untrusted.output
+    assert f"no server answers at {server.address}" in absent.output
