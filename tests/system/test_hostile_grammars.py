@@ -123,7 +123,7 @@ async def test_hostile_grammars_are_refused_or_obeyed_while_plain_streams_keep_m
 @pytest.mark.timeout(900)
 async def test_200_grammars_are_obeyed_while_plain_streams_keep_moving() -> None:
     async with server_process(engine_options={"step_base_s": STEP_S}) as server:
-        await prove(server, "scripted", 200, output_tokens=4_000, phase_s=2.0)
+        await prove(server, "scripted", 200, output_tokens=4_000, phase_s=1.0)
 
 
 @pytest.mark.slow
@@ -131,4 +131,4 @@ async def test_200_grammars_are_obeyed_while_plain_streams_keep_moving() -> None
 @pytest.mark.timeout(1200)
 async def test_200_grammars_are_obeyed_by_a_real_model_too(smollm2_repository: ModelRepository) -> None:
     async with server_process(engine="openvino", model=NAME, models_dir=smollm2_repository.root) as server:
-        await prove(server, NAME, 200, output_tokens=600, phase_s=2.0)
+        await prove(server, NAME, 200, output_tokens=600, phase_s=1.0)
