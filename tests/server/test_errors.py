@@ -89,6 +89,23 @@ async def test_a_bad_parameter_is_named(call: Call) -> None:
     assert error_info(error).metadata["started"] == "false"
 
 
+@both_calls
+@pytest.mark.case("H06")
+@pytest.mark.parametrize(
+    "schema",
+    [
+        r'{"type": "object", "properties": {"\ud800": {"foo": 1}}}',
+        r'{"$defs": {"\udc00": {"minLength": -1}}, "type": "object"}',
+    ],
+)
+async def test_half_a_character_in_a_schema_s_name_is_the_caller_s_fault(call: Call, schema: str) -> None:
+    async with serving() as server:
+        error = await refusal_of(call, server, request(structured_output={"json_schema": schema}))
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert bad_request(error).field_violations[0].field == "structured_output.json_schema"
+    assert r"\ud" in (error.details() or "")
+
+
 @pytest.mark.case("H06")
 async def test_an_unknown_method_is_unimplemented() -> None:
     async with serving() as server:

@@ -84,7 +84,7 @@ class WireStatus:
 def wire_status(error: ServiceError) -> WireStatus:
     """The status, message and trailers of a domain error; details are at most 1 KiB."""
     code, reason = STATUS[type(error)]
-    message = error.message[:_MAX_MESSAGE_CHARACTERS]
+    message = _spelled(error.message, _MAX_MESSAGE_CHARACTERS)
     if not reason:
         return WireStatus(code, reason, message, ())
     hint_s = retry_hint_s(error)
@@ -110,7 +110,7 @@ def _details(error: ServiceError, code: grpc.StatusCode, reason: str, message: s
     info = error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN)
     info.metadata["started"] = "true" if error.started else "false"
     if error.field:
-        info.metadata["field"] = error.field[:100]
+        info.metadata["field"] = _spelled(error.field, 100)
     if error.limit is not None:
         info.metadata["limit"] = str(error.limit)
     if error.actual is not None:
@@ -120,12 +120,15 @@ def _details(error: ServiceError, code: grpc.StatusCode, reason: str, message: s
     details: list[any_pb2.Any] = [_pack(info)]
     if isinstance(error, InvalidRequest):
         violation = error_details_pb2.BadRequest.FieldViolation(
-            field=error.field[:100], description=error.violation[:200]
+            field=_spelled(error.field, 100), description=_spelled(error.violation, 200)
         )
         details.append(_pack(error_details_pb2.BadRequest(field_violations=[violation])))
     if isinstance(error, QuotaExceeded):
         failure = error_details_pb2.QuotaFailure.Violation(
-            subject="tenant", description=message[:200], quota_id=error.quota, quota_value=error.limit or 0
+            subject="tenant",
+            description=message[:200],
+            quota_id=_spelled(error.quota, 100),
+            quota_value=error.limit or 0,
         )
         details.append(_pack(error_details_pb2.QuotaFailure(violations=[failure])))
     if hint_s is not None:
@@ -140,6 +143,14 @@ def _details(error: ServiceError, code: grpc.StatusCode, reason: str, message: s
         if not status.message:
             del status.details[1:]
     return encoded
+
+
+def _spelled(text: str, most: int) -> str:
+    """At most so many characters; a surrogate, which UTF-8 cannot carry, is spelled as in `\\ud800`.
+
+    Callers send them in the escapes of JSON, and a message that names a member repeats them.
+    """
+    return text[:most].encode(errors="backslashreplace").decode()[:most]
 
 
 def _pack(
