@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -24,6 +25,13 @@ LONGEST_S = MINUTE_S * 1.001 + 1e-5
 LIMITS = st.one_of(st.none(), st.integers(1, 12))
 
 
+class Paid(NamedTuple):
+    """A prompt that was paid, of a stream that broke off."""
+
+    at: float
+    free: int = 3
+
+
 @dataclass
 class Admitted:
     """One request as the model of the ledger sees it."""
@@ -35,8 +43,11 @@ class Admitted:
     month: int
     tokens: int
     prompt_tokens: int
+    paid_before: Paid | None = None
+    """Its prompt, by another one."""
     requests: int = 1
     is_open: bool = True
+    has_started: bool = False
 
 
 class QuotaMachine(RuleBasedStateMachine):
@@ -46,7 +57,8 @@ class QuotaMachine(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.admitted: list[Admitted] = []
-        self.left_off: dict[tuple[str, Work], float] = {}
+        self.left_off: dict[tuple[str, Work], Paid | None] = {}
+        """None while a request holds it that goes on."""
         self.works = 0
 
     @initialize(
@@ -80,22 +92,24 @@ class QuotaMachine(RuleBasedStateMachine):
         wanted = demand(prompt, output)
         waiting = [work for owner, work in self.left_off if owner == tenant]
         if resumes and waiting:
-            wanted = replace(wanted, resumes=waiting[resumes % len(waiting)])
-        tokens = wanted.output_tokens + self.prompt_due(tenant, wanted)
+            wanted = replace(wanted, resumes=waiting[-resumes % len(waiting)])
+        paid = self.paid_before(tenant, wanted)
+        tokens = wanted.output_tokens + (0 if paid else wanted.prompt_tokens)
         try:
             reservation = self.ledger.reserve(tenant, wanted, now=self.now, wall=self.now)
         except QuotaExceeded as refusal:
             self.check_refusal(tenant, wanted, tokens, refusal)
             return
-        self.admitted.append(
-            Admitted(tenant, wanted, reservation, self.now, self.month, tokens, tokens - wanted.output_tokens)
+        each = Admitted(
+            tenant, wanted, reservation, self.now, self.month, tokens, tokens - wanted.output_tokens, paid_before=paid
         )
+        self.admitted.append(each)
         if wanted.resumes is not None:
-            self.left_off.pop((tenant, wanted.resumes), None)
+            self.left_off[tenant, wanted.resumes] = None
 
-    def prompt_due(self, tenant: str, wanted: Demand) -> int:
-        until = None if wanted.resumes is None else self.left_off.get((tenant, wanted.resumes))
-        return 0 if until is not None and self.now < until else wanted.prompt_tokens
+    def paid_before(self, tenant: str, wanted: Demand) -> Paid | None:
+        paid = None if wanted.resumes is None else self.left_off.get((tenant, wanted.resumes))
+        return paid if paid is not None and self.now < paid.at + 600.0 else None
 
     def check_refusal(self, tenant: str, wanted: Demand, tokens: int, refusal: QuotaExceeded) -> None:
         assert self.exceeded(tenant, tokens, LONGEST_S), "refused without need"
@@ -126,22 +140,33 @@ class QuotaMachine(RuleBasedStateMachine):
         each = data.draw(st.sampled_from([each for each in self.admitted if each.is_open]))
         used = min(used, each.demand.output_tokens) if has_started else 0
         self.works += 1
-        work = None if is_whole or not has_started else (f"job-{self.works}", b"digest")
+        work = None if is_whole or not has_started else each.demand.resumes or (f"job-{self.works}", b"digest")
         for _ in range(2):
             each.reservation.settle(output_tokens=used, has_started=has_started, now=self.now, left_off=work)
-        each.is_open = False
+        each.is_open, each.has_started = False, has_started
         each.tokens = used + each.prompt_tokens * has_started
-        if work is not None:
-            self.left_off[each.tenant, work] = self.now + 600.0
+        if not has_started:
+            self.give_payment_back(each)
+        elif work is not None:
+            paid = each.paid_before
+            self.keep(each.tenant, work, Paid(self.now) if paid is None else Paid(paid.at, paid.free - 1))
+
+    def give_payment_back(self, each: Admitted) -> None:
+        if each.paid_before is not None and each.demand.resumes is not None:
+            self.keep(each.tenant, each.demand.resumes, each.paid_before)
+
+    def keep(self, tenant: str, work: Work, paid: Paid) -> None:
+        known = self.left_off.get((tenant, work))
+        if paid.free and (known is None or known < paid):
+            self.left_off[tenant, work] = paid
 
     @precondition(lambda self: any(each.is_open for each in self.admitted))
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         each = data.draw(st.sampled_from([each for each in self.admitted if each.is_open]))
         each.reservation.cancel(self.now)
-        if each.prompt_tokens < each.demand.prompt_tokens and each.demand.resumes is not None:
-            self.left_off[each.tenant, each.demand.resumes] = self.now + 600.0
         each.is_open, each.tokens, each.requests = False, 0, 0
+        self.give_payment_back(each)
 
     @rule(seconds=st.one_of(st.floats(0.0, 0.2), st.floats(0.0, 40.0), st.sampled_from([59.99, 60.0, 60.06, WEEK_S])))
     def time_passes(self, seconds: float) -> None:
@@ -175,6 +200,17 @@ class QuotaMachine(RuleBasedStateMachine):
         for tenant, spent, budget in self.ledger.budgets(self.now):
             mine = [each for each in self.admitted if (each.tenant, each.month) == (tenant, self.month)]
             assert spent == sum(each.tokens for each in mine) <= budget
+
+    @invariant()
+    def prompts_are_paid_at_least_every_fourth_time(self) -> None:
+        for tenant, work in self.left_off:
+            starts = [
+                each
+                for each in self.admitted
+                if (each.tenant, each.demand.resumes) == (tenant, work) and (each.is_open or each.has_started)
+            ]
+            paid = 1 + sum(each.prompt_tokens > 0 for each in starts)
+            assert 1 + len(starts) <= 4 * paid
 
 
 TestQuotaMachine = QuotaMachine.TestCase

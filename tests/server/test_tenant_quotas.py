@@ -197,6 +197,23 @@ async def test_a_stream_that_goes_on_after_a_loss_pays_each_token_once(tmp_path:
         assert paid(server) == len("die now") + 1 + 32
 
 
+async def test_who_breaks_off_and_goes_on_in_a_loop_pays_the_prompt_every_fourth_time(tmp_path: Path) -> None:
+    slow, prompt = ScriptedOptions(step_base_s=0.05), "x" * 1000
+    twice_and_some_output = 2 * (len(prompt) + 1) + 900
+    async with serving(slow, **acme(tmp_path, tokens_per_minute=twice_and_some_output)) as server:
+        message = request(prompt, request_id="loop", max_output_tokens=100, cache={"bypass": True})
+        for _ in range(8):
+            call = stream(server, message)
+            started = (await call.read()).started
+            message.resume.prompt_digest = started.prompt_digest
+            call.cancel()
+            await until(lambda: server.is_quiet)
+        assert server.sample("inferwire_prompt_tokens_total") == 8 * started.prompt_tokens
+        assert paid(server) == 2 * started.prompt_tokens + server.sample("inferwire_output_tokens_total")
+        error = await refusal(stream(server, message))
+        assert detail(error, error_details_pb2.QuotaFailure()).violations[0].quota_id == "tokens_per_minute"
+
+
 async def test_what_a_caller_holds_in_full_costs_nothing_to_resume(tmp_path: Path) -> None:
     async with serving(STEADY, replay_time=0, **acme(tmp_path)) as server:
         whole = await generate(server, output={"token_ids": True}, sampling={"seed": 1})

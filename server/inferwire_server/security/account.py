@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from inferwire_server.domain.generation import Priority
+from inferwire_server.security.prompt_payments import Payment, PromptPayments, after_prefill
 from inferwire_server.security.quota import Demand, Limit, Quota, Work
 from inferwire_server.security.sliding_window import SlidingWindow, Slot
 
 _NEWEST_SHARE = 0.1
 """Of the latest request in the mean of how long requests are held."""
 _UNKNOWN_HOLD_S = 1.0
-_LEFT_OFF_COUNT = 1000
-_LEFT_OFF_S = 600.0
 
 
 class Excess(NamedTuple):
@@ -54,7 +52,7 @@ class Month:
 class Account:
     """Runs on the serving loop. `now` is monotonic seconds, `wall` seconds since the epoch."""
 
-    __slots__ = ("_left_off", "_mean_hold_s", "_requests", "_tokens", "held", "month", "quota")
+    __slots__ = ("_mean_hold_s", "_requests", "_tokens", "held", "month", "paid_prompts", "quota")
 
     def __init__(self, quota: Quota) -> None:
         self.quota = quota
@@ -62,10 +60,10 @@ class Account:
         self.held = 0
         """Reservations that are not settled."""
         self.month = Month()
+        self.paid_prompts = PromptPayments()
         self._requests = SlidingWindow()
         self._tokens = SlidingWindow()
         self._mean_hold_s = _UNKNOWN_HOLD_S
-        self._left_off: OrderedDict[Work, float] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<Account {self.held} held, requests {self._requests!r}, tokens {self._tokens!r}>"
@@ -90,22 +88,19 @@ class Account:
     def reserve(self, demand: Demand, now: float, wall: float) -> AccountReservation:
         """Count what was not refused."""
         tokens = self._tokens_of(demand, now)
-        if demand.resumes is not None:
-            self._left_off.pop(demand.resumes, None)
+        payment = self.paid_prompts.take(demand.resumes, now)
         self.held += 1
         self.month.turn(wall)
         self.month.spent += tokens
         return AccountReservation(
-            self, demand, tokens, self._requests.take(1, now), self._tokens.take(tokens, now), now
+            self, demand, tokens, payment, self._requests.take(1, now), self._tokens.take(tokens, now), now
         )
 
     def is_idle(self, now: float) -> bool:
         """Whether forgetting it would forget nothing that counts, the month aside."""
         return not self.held and not self._requests.used(now) and not self._tokens.used(now)
 
-    def settled(
-        self, reservation: AccountReservation, used: int, now: float, *, requests: int, left_off: Work | None
-    ) -> None:
+    def settled(self, reservation: AccountReservation, used: int, now: float, *, requests: int) -> None:
         """`used` tokens were used of what was reserved, and of the one request `requests`."""
         self.held -= 1
         self._mean_hold_s += _NEWEST_SHARE * (now - reservation.taken_at - self._mean_hold_s)
@@ -114,15 +109,10 @@ class Account:
         self._requests.give_back(reservation.request_slot, 1 - requests)
         if reservation.month == self.month.number:
             self.month.spent -= unused
-        if left_off is not None:
-            self._left_off[left_off] = now + _LEFT_OFF_S
-            if len(self._left_off) > _LEFT_OFF_COUNT:
-                self._left_off.popitem(last=False)
 
     def _tokens_of(self, demand: Demand, now: float) -> int:
         """A prompt that was counted here when its stream began is not counted again when the stream goes on."""
-        known_until = None if demand.resumes is None else self._left_off.get(demand.resumes)
-        is_counted = known_until is not None and now < known_until
+        is_counted = self.paid_prompts.find(demand.resumes, now) is not None
         return demand.output_tokens + (0 if is_counted else demand.prompt_tokens)
 
     def _excesses_on_arrival(self, priority: Priority, now: float) -> list[Excess]:
@@ -154,10 +144,27 @@ class Account:
 class AccountReservation:
     """Of one request; settled or cancelled once, and nothing after that."""
 
-    __slots__ = ("_account", "_demand", "_is_open", "month", "request_slot", "taken_at", "token_slot", "tokens")
+    __slots__ = (
+        "_account",
+        "_demand",
+        "_is_open",
+        "_payment",
+        "month",
+        "request_slot",
+        "taken_at",
+        "token_slot",
+        "tokens",
+    )
 
     def __init__(
-        self, account: Account, demand: Demand, tokens: int, request_slot: Slot, token_slot: Slot, now: float
+        self,
+        account: Account,
+        demand: Demand,
+        tokens: int,
+        payment: Payment | None,
+        request_slot: Slot,
+        token_slot: Slot,
+        now: float,
     ) -> None:
         self.tokens = tokens
         self.request_slot = request_slot
@@ -166,22 +173,31 @@ class AccountReservation:
         self.month = account.month.number
         self._account = account
         self._demand = demand
+        self._payment = payment
         self._is_open = True
 
     def settle(self, *, output_tokens: int, has_started: bool, now: float, left_off: Work | None = None) -> None:
         """It is over. Without a start the prompt was not read; `left_off` is what may be resumed later."""
-        if self._is_open:
-            self._is_open = False
-            prompt_tokens = self.tokens - self._demand.output_tokens if has_started else 0
-            self._account.settled(self, prompt_tokens + output_tokens, now, requests=1, left_off=left_off)
+        if not self._is_open:
+            return
+        self._is_open = False
+        prompt_tokens = self.tokens - self._demand.output_tokens if has_started else 0
+        self._account.settled(self, prompt_tokens + output_tokens, now, requests=1)
+        if not has_started:
+            self._give_payment_back()
+        elif left_off is not None:
+            self._account.paid_prompts.keep(left_off, after_prefill(self._payment, now))
 
     def cancel(self, now: float) -> None:
         """It was refused after all, for another reason: nothing of it counts."""
         if self._is_open:
             self._is_open = False
-            is_known = self.tokens < self._demand.prompt_tokens + self._demand.output_tokens
-            left_off = self._demand.resumes if is_known else None
-            self._account.settled(self, 0, now, requests=0, left_off=left_off)
+            self._account.settled(self, 0, now, requests=0)
+            self._give_payment_back()
+
+    def _give_payment_back(self) -> None:
+        if self._payment is not None and self._demand.resumes is not None:
+            self._account.paid_prompts.keep(self._demand.resumes, self._payment)
 
 
 def _longest(excesses: list[Excess]) -> Excess | None:

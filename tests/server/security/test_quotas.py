@@ -17,6 +17,8 @@ from inferwire_server.security.quotas import QuotaLedger, Reservation
 from tests.server.security.quota_driving import Notes, at, demand
 
 MINUTE_S = 60.0
+WORK = ("job", b"digest")
+GOING_ON = demand(10, 90, resumes=WORK)
 
 
 def ledger_of(quota: Quota, notes: Notes | None = None) -> QuotaLedger:
@@ -31,6 +33,16 @@ def refused(ledger: QuotaLedger, wanted: Demand, now: float = 0.0, wall: float =
     with pytest.raises(QuotaExceeded) as caught:
         reserved(ledger, wanted, now, wall)
     return caught.value
+
+
+def break_off(ledger: QuotaLedger, now: float) -> None:
+    """The engine takes what goes on from `WORK` (or begins it), and the caller leaves before the first token."""
+    reserved(ledger, GOING_ON, now).settle(output_tokens=0, has_started=True, now=now, left_off=WORK)
+
+
+def spent(ledger: QuotaLedger) -> int:
+    """Tokens of this month."""
+    return sum(tokens for _, tokens, _ in ledger.budgets(0.0))
 
 
 @dataclass
@@ -256,6 +268,51 @@ def test_a_stream_that_goes_on_pays_its_prompt_once_and_each_token_once() -> Non
     assert list(ledger.budgets(0.0)) == [("a", 100, 1000)]
     reserved(ledger, going_on).settle(output_tokens=60, has_started=True, now=2.0)
     assert list(ledger.budgets(0.0)) == [("a", 170, 1000)]
+
+
+def test_who_breaks_off_and_goes_on_in_a_loop_pays_the_prompt_every_fourth_time() -> None:
+    ledger, costs = ledger_of(Quota(monthly_tokens=1000)), list[int]()
+    for number in range(9):
+        before = spent(ledger)
+        break_off(ledger, float(number))
+        costs.append(spent(ledger) - before)
+    assert costs == [10, 0, 0, 0, 10, 0, 0, 0, 10]
+
+
+def test_to_go_on_does_not_renew_what_was_paid() -> None:
+    ledger = ledger_of(Quota(monthly_tokens=1000))
+    for now in (0.0, 400.0, 599.0):
+        break_off(ledger, now)
+    assert spent(ledger) == 10
+    break_off(ledger, 601.0)
+    assert spent(ledger) == 20
+
+
+def test_what_never_reached_the_engine_uses_nothing_of_a_payment() -> None:
+    ledger = ledger_of(Quota(monthly_tokens=1000))
+    break_off(ledger, 0.0)
+    for _ in range(5):
+        reserved(ledger, GOING_ON, 1.0).cancel(1.0)
+        reserved(ledger, GOING_ON, 2.0).settle(output_tokens=0, has_started=False, now=2.0)
+    for now in (3.0, 4.0, 5.0):
+        break_off(ledger, now)
+    assert spent(ledger) == 10
+    break_off(ledger, 6.0)
+    assert spent(ledger) == 20
+
+
+def test_two_streams_at_once_cannot_go_on_from_one_payment() -> None:
+    ledger = ledger_of(Quota(monthly_tokens=1000))
+    break_off(ledger, 0.0)
+    first, second = reserved(ledger, GOING_ON, 1.0), reserved(ledger, GOING_ON, 1.0)
+    for held in (second, first):
+        held.settle(output_tokens=0, has_started=True, now=2.0, left_off=WORK)
+    assert spent(ledger) == 20
+    for now in (3.0, 4.0, 5.0):
+        break_off(ledger, now)
+    assert spent(ledger) == 20
+    break_off(ledger, 6.0)
+    assert spent(ledger) == 30
 
 
 @pytest.mark.parametrize(
