@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 
 import pytest
-from inferwire import AttemptEnded, BreakerChanged, CallEnded, ClientConfig, Observer, ResilientChannel
+from inferwire import AttemptEnded, BreakerChanged, CallEnded, CallWaits, ClientConfig, Observer, ResilientChannel
+from inferwire.errors import Reason
 from inferwire.metrics import PrometheusObserver
 from inferwire.settings import BreakerPolicy
-from inferwire.testing import RESET, FakeServer, Script
+from inferwire.testing import RESET, FakeServer, Refusal, Script
 from prometheus_client import CollectorRegistry
 
-from tests.client.regions_of_fakes import config_of, fakes, request, stub_of, text_of
+from tests.client.regions_of_fakes import Waits, config_of, fakes, request, stub_of, text_of
 
 STREAM = "/inferwire.v1.InferenceService/StreamGenerate"
 
@@ -23,12 +24,16 @@ class Notebook(Observer):
         self.attempts: list[AttemptEnded] = []
         self.calls: list[CallEnded] = []
         self.changes: list[BreakerChanged] = []
+        self.waits: list[CallWaits] = []
 
     def attempt_ended(self, attempt: AttemptEnded) -> None:
         self.attempts.append(attempt)
 
     def call_ended(self, call: CallEnded) -> None:
         self.calls.append(call)
+
+    def call_waits(self, wait: CallWaits) -> None:
+        self.waits.append(wait)
 
     def breaker_changed(self, change: BreakerChanged) -> None:
         self.changes.append(change)
@@ -86,6 +91,23 @@ async def test_a_call_that_its_caller_left_is_cancelled_and_no_fault() -> None:
     assert [(call.code, call.attempts) for call in notebook.calls] == [("CANCELLED", 1)]
     assert [attempt.code for attempt in notebook.attempts] == ["CANCELLED"]
     assert notebook.changes == []
+
+
+async def test_a_wait_is_told_as_it_begins_with_what_the_server_said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger="inferwire.client")
+    notebook, clock = Notebook(), Waits()
+    refused = Script(mishap=Refusal(Reason.QUOTA, hint_s=5.0, message="at most 3 requests"))
+    async with fakes((refused, Script())) as servers:
+        channel = ResilientChannel(config_of(*servers), observer=notebook, open_fleet=clock.fleet())
+        async with channel:
+            assert await text_of(stub_of(channel).StreamGenerate(request())) == "Hello, world!"
+
+    [wait] = notebook.waits
+    assert (wait.method, wait.code, wait.reason) == (STREAM, "RESOURCE_EXHAUSTED", "QUOTA")
+    assert wait.message == "at most 3 requests"
+    assert [wait.delay_s] == clock.slept
+    assert wait.delay_s >= 5.0
+    assert "at most 3" not in caplog.text
 
 
 async def test_an_observer_that_raises_harms_no_call(caplog: pytest.LogCaptureFixture) -> None:

@@ -42,8 +42,10 @@ def _client(reach: Reach) -> Iterator[Client]:
     from inferwire import Client, InferwireError  # gRPC takes its time, and `--help` needs none of it
     from inferwire.settings_reader import SettingsError
 
+    from inferwire_server.cli.waiting import Waits
+
     try:
-        with Client(reach.config()) as client:
+        with Client(reach.config(), observer=Waits()) as client:
             yield client
     except SettingsError as error:
         raise click.UsageError(str(error)) from None

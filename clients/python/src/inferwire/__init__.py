@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from inferwire.client import AsyncClient, TextStream
     from inferwire.credentials import Token
     from inferwire.errors import InferwireError
-    from inferwire.observation import AttemptEnded, BreakerChanged, CallEnded, Observer
+    from inferwire.observation import AttemptEnded, BreakerChanged, CallEnded, CallWaits, Observer
     from inferwire.propagation import serving
     from inferwire.replies import Chunk, Output, Reply
     from inferwire.resilient_channel import ResilientChannel, ResilientRpcError
@@ -29,6 +29,7 @@ _HOMES = {
     "BlockingTextStream": "blocking_client",
     "BreakerChanged": "observation",
     "CallEnded": "observation",
+    "CallWaits": "observation",
     "Chunk": "replies",
     "Client": "blocking_client",
     "ClientConfig": "settings",
@@ -51,6 +52,7 @@ __all__ = [
     "BlockingTextStream",
     "BreakerChanged",
     "CallEnded",
+    "CallWaits",
     "Chunk",
     "Client",
     "ClientConfig",

@@ -21,6 +21,7 @@ from inferwire.errors import (
     Unavailable,
 )
 from inferwire.methods import Method
+from inferwire.observation import CallWaits
 from inferwire.policy.deadline import Deadline
 from inferwire.policy.decision import CallProgress, Decision, Limits, Move, Step, decide
 from inferwire.policy.failure import Failure, FailureKind
@@ -91,7 +92,7 @@ class Journey:
         refused: Refused | None = None
         if decision.step is not Step.FINAL and self._may_retry and may_go_on:
             await self._fleet.have_credential(self.remaining())
-            moved = await self._move(decision, attempt.link)
+            moved = await self._move(decision, attempt.link, failure, cause)
             if not isinstance(moved, Refused):
                 return self._begin(moved, is_resume=decision.step is Step.RESUME), decision.step
             refused = moved
@@ -166,11 +167,13 @@ class Journey:
             is_hedge=is_hedge,
         )
 
-    async def _move(self, decision: Decision, link: Link) -> tuple[Link, Picked] | Refused:
+    async def _move(
+        self, decision: Decision, link: Link, failure: Failure, cause: grpc.aio.AioRpcError | None
+    ) -> tuple[Link, Picked] | Refused:
         began = self._fleet.clock()
         refused = Refused({})
         if decision.elsewhere is not None:
-            await self._wait_until(began + decision.elsewhere.after_s)
+            await self._wait_until(began + decision.elsewhere.after_s, failure, cause)
             fits_within_s = self.remaining() if decision.must_fit_deadline else None
             picked = self._take(
                 decision,
@@ -181,7 +184,7 @@ class Journey:
                 return picked
             refused = picked
         if decision.back is not None:
-            await self._wait_until(began + decision.back.after_s)
+            await self._wait_until(began + decision.back.after_s, failure, cause)
             while True:
                 again = (
                     self._fleet.pick_again(link)
@@ -193,7 +196,7 @@ class Journey:
                 if not isinstance(picked, Refused) or returns_at is None:
                     return picked
                 refused = picked
-                await self._wait_until(returns_at)
+                await self._wait_until(returns_at, failure, cause)
         return refused
 
     def _take(
@@ -221,9 +224,15 @@ class Journey:
         is_in_time = at is not None and at - lost_at <= self._fleet.config.resume.patience_s
         return at if at is not None and is_in_time and self.deadline.leaves_room(at) else None
 
-    async def _wait_until(self, at: float) -> None:
+    async def _wait_until(self, at: float, failure: Failure, cause: grpc.aio.AioRpcError | None) -> None:
         delay_s = at - self._fleet.clock()
         if delay_s > 0:
+            said = (cause.details() or "") if cause is not None else ""
+            self._fleet.announcer.call_waits(
+                CallWaits(
+                    method=self._method.path, code=failure.code, reason=str(failure), message=said, delay_s=delay_s
+                )
+            )
             await self._fleet.sleep(delay_s)
 
     def _final(

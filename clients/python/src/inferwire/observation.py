@@ -56,6 +56,20 @@ class CallEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallWaits:
+    """A call stands still between two attempts. Times are seconds."""
+
+    method: str
+    code: str
+    """How the attempt before has ended."""
+    reason: str
+    """As of the attempt."""
+    message: str
+    """What the server said; empty where none did. It is not logged."""
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerChanged:
     """An endpoint's breaker has a new state."""
 
@@ -73,6 +87,9 @@ class Observer:
 
     def call_ended(self, call: CallEnded) -> None:
         """A call has ended, well or not."""
+
+    def call_waits(self, wait: CallWaits) -> None:
+        """A call begins to wait for its next attempt."""
 
     def breaker_changed(self, change: BreakerChanged) -> None:
         """A breaker opened, lets a probe through, or closed."""
@@ -107,6 +124,11 @@ class Announcer:
             _log(logging.INFO, "stream_resumed", call, "%s went on elsewhere after %s tokens", call.method, places)
         if self._observer is not None:
             self._tell(self._observer.call_ended, call)
+
+    def call_waits(self, wait: CallWaits) -> None:
+        """The attempt that it comes of is logged already."""
+        if self._observer is not None:
+            self._tell(self._observer.call_waits, wait)
 
     def breaker_changed(self, change: BreakerChanged) -> None:
         """Log every one."""
