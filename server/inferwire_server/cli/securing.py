@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from inferwire_server.cli.refusal import Refusal
+
 if TYPE_CHECKING:
     from inferwire_server.security.key_file import KeyFile
 
@@ -108,10 +110,14 @@ def certs() -> None:
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--region", "regions", multiple=True, default=("eu", "us"), show_default=True, help="May be repeated.")
 @click.option("--host", "hosts", multiple=True, help="Further name or address of the servers; may be repeated.")
-def dev(folder: Path, regions: tuple[str, ...], hosts: tuple[str, ...]) -> None:
+@click.option("--force", is_flag=True, help="Replace what is there: whoever trusts the old CA trusts none of it.")
+def dev(folder: Path, regions: tuple[str, ...], hosts: tuple[str, ...], force: bool) -> None:
     """Write a CA, a server certificate for each region and a client certificate to FOLDER. Not for production."""
-    from inferwire_server.security.development_ca import write_development_certificates
+    from inferwire_server.security.development_ca import development_files, write_development_certificates
 
+    there = [path for path in development_files(folder, regions) if path.exists()]
+    if there and not force:
+        raise Refusal(f"{there[0]} is there already; --force replaces the CA and every certificate of it")
     with _file_errors():
         folders = write_development_certificates(folder, regions=regions, hosts=(*_HOSTS, *hosts))
     click.echo(f"{folder / 'ca.pem'}")

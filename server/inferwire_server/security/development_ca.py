@@ -75,6 +75,12 @@ class DevelopmentCa:
         return Issued(certificate.public_bytes(Encoding.PEM), _pem(key), certificate.serial_number)
 
 
+def development_files(folder: Path, regions: Sequence[str]) -> list[Path]:
+    """What `write_development_certificates` writes."""
+    pairs = [*(folder / region / "server" for region in regions), folder / "client" / "client"]
+    return [folder / "ca.pem", *(pair.with_name(pair.name + end) for pair in pairs for end in (".pem", "-key.pem"))]
+
+
 def write_development_certificates(folder: Path, *, regions: Sequence[str], hosts: Sequence[str]) -> list[Path]:
     """A CA, a server for each region and one client; the folders that now hold a certificate and its key."""
     ca = DevelopmentCa()

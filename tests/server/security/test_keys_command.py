@@ -99,3 +99,20 @@ def test_development_certificates_fit_together_for_two_regions_and_a_client(tmp_
     names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert "inferwire.internal" in names.get_values_for_type(x509.DNSName)
     assert names.get_values_for_type(x509.UniformResourceIdentifier) == ["spiffe://inferwire.dev/region/eu/server"]
+
+
+def test_a_second_development_ca_does_not_overwrite_the_first_unless_it_is_forced(tmp_path: Path) -> None:
+    again = ("certs", "dev", str(tmp_path))
+    inferwire(tmp_path, *again)
+    first = (tmp_path / "ca.pem").read_bytes()
+
+    refused = inferwire(tmp_path, *again)
+    other_region = inferwire(tmp_path, *again, "--region", "asia")
+    assert (refused.exit_code, other_region.exit_code) == (2, 2)
+    assert f"{tmp_path / 'ca.pem'} is there already; --force" in refused.stderr
+    assert "Usage" not in refused.stderr
+    assert (tmp_path / "ca.pem").read_bytes() == first
+    assert not (tmp_path / "asia").exists()
+
+    assert inferwire(tmp_path, *again, "--force").exit_code == 0
+    assert (tmp_path / "ca.pem").read_bytes() != first
