@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from inferwire_server.domain.engine import EngineRequest
 from inferwire_server.domain.errors import CapabilityAbsent, InvalidRequest
 from inferwire_server.domain.generation import Grammar, GrammarKind, Sampling
+from inferwire_server.engines.openvino.empty_grammar import derives_nothing
 from inferwire_server.engines.openvino.grammar_spelling import misspelt
 from inferwire_server.engines.openvino.options import OpenVinoOptions
 
@@ -120,6 +121,8 @@ def check_grammar(grammar: Grammar, options: OpenVinoOptions) -> None:
         raise InvalidRequest(field, "must not contain the character U+0000")
     if grammar.kind is GrammarKind.JSON_SCHEMA:
         _check_spelling(field, grammar.source)
+    if grammar.kind is GrammarKind.EBNF and derives_nothing(grammar.source):
+        raise InvalidRequest(field, "derives no text at all: give each rule a way to end")
 
 
 def _check_spelling(field: str, source: str) -> None:
