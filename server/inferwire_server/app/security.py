@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import grpc
 import structlog
 
+from inferwire_server.observability.faults import record_fault
 from inferwire_server.observability.security_metrics import SecurityMetrics
 from inferwire_server.rpc.doorkeeper import Doorkeeper
 from inferwire_server.security.api_keys import ApiKeys, load_key_ring
@@ -76,8 +77,11 @@ class Security:
 
     async def _renew(self, each: Renewed) -> None:
         while True:
-            if await asyncio.to_thread(each.refresh) and each is self._certificates:
-                self._show_expiries(self._certificates.current)
+            try:
+                if await asyncio.to_thread(each.refresh) and each is self._certificates:
+                    self._show_expiries(self._certificates.current)
+            except Exception as fault:  # noqa: BLE001 whoever stops looking lets a revoked key in for ever
+                record_fault(fault)
             await asyncio.sleep(each.interval_s)
 
     def _identity(self, settings: Settings) -> Identity:

@@ -9,6 +9,7 @@ from pathlib import Path
 import structlog
 
 from inferwire_server.domain.caller import Caller
+from inferwire_server.observability.faults import record_fault
 from inferwire_server.observability.metrics import Metrics
 from inferwire_server.security.quota import Quota
 from inferwire_server.security.quotas import QuotaLedger
@@ -46,8 +47,11 @@ class Tenancy:
         """Read the file again from time to time, for ever."""
         while self._watched is not None:
             await asyncio.sleep(self._watched.interval_s)
-            if await asyncio.to_thread(self._watched.refresh):
-                self.quotas.reload()
+            try:
+                if await asyncio.to_thread(self._watched.refresh):
+                    self.quotas.reload()
+            except Exception as fault:  # noqa: BLE001 the next file still counts
+                record_fault(fault)
 
     def quota_refused(self, tenant: str, limit: str) -> None:
         """From the ledger."""

@@ -107,7 +107,7 @@ def parse_keys(content: bytes) -> list[ApiKey]:
         if document["format"] != FORMAT:
             raise ValueError("of another format")
         return [_from_json(entry) for entry in document["keys"]]
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
         raise ValueError(f"no file of API keys: {type(error).__name__}") from None
 
 

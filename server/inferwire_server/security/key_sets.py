@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import jwt
 import structlog
 from cryptography.exceptions import UnsupportedAlgorithm
+
+from inferwire_server.security.watched_files import reason_not_to_use
 
 _CURVES = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512", "Ed25519": "EdDSA"}
 _log = structlog.get_logger("inferwire.security")
@@ -81,8 +84,8 @@ class KeySet:
             if content == self._seen:
                 return False
             keys = parse_key_set(content, self._algorithms)
-        except (OSError, ValueError, HTTPException) as error:
-            reason = str(error) or type(error).__name__
+        except Exception as error:  # noqa: BLE001 a call may wait for this, and the next set is read whatever this one was
+            reason = reason_not_to_use(error)
             if self._seen != reason:
                 self._seen = reason
                 _log.warning("not reloaded", kind="jwks", reason=reason)
@@ -139,8 +142,14 @@ _fetcher = urllib.request.build_opener(_NoRedirects)
 
 
 def _fetch(address: str) -> bytes:
-    with _fetcher.open(address, timeout=_FETCH_TIMEOUT_S) as answer:
-        content: bytes = answer.read(_MAX_BYTES + 1)
+    """Raises OSError and ValueError, which repeat nothing of an answer."""
+    try:
+        with _fetcher.open(address, timeout=_FETCH_TIMEOUT_S) as answer:
+            content: bytes = answer.read(_MAX_BYTES + 1)
+    except HTTPError as error:
+        raise ValueError(f"the answer's status is {error.code}") from None
+    except (HTTPException, ValueError) as error:
+        raise ValueError(f"no whole answer in HTTP: {type(error).__name__}") from None
     if len(content) > _MAX_BYTES:
         raise ValueError("the key set is larger than 1 MiB")
     return content

@@ -120,6 +120,8 @@ def load_tenants(contents: Sequence[bytes]) -> Tenants:
         file = _File.model_validate(tomllib.loads(content.decode()))
     except ValidationError as error:
         raise ValueError(_first(error, "")) from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
     default = _policy(file.default, "default")
     listed = {name: _policy(file.default | table, f"tenants.{name}") for name, table in file.tenants.items()}
     return Tenants(default, listed)
@@ -146,11 +148,14 @@ def _number(most: int | Literal["unlimited"]) -> int | None:
 
 def _redaction(path: str) -> Redaction:
     module, _, name = path.partition(":")
+    why = "not callable"
     try:
         found = getattr(importlib.import_module(module), name)
         if callable(found):
             redaction: Redaction = found
             return redaction
-    except (ImportError, AttributeError, ValueError):
-        pass
-    raise ValueError(f"audit_redactions: {path!r} is no function that can be imported; name it as module:function")
+    except (Exception, SystemExit) as error:  # noqa: BLE001 a module may do anything while it is imported
+        why = type(error).__name__
+    raise ValueError(
+        f"audit_redactions: {path!r} is no function that can be imported ({why}); name it as module:function"
+    )
