@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -51,39 +52,52 @@ def _file_errors() -> Iterator[None]:
 @click.option("--subject", default="", help="Who it is in the tenant, for records. Default: the key's prefix.")
 @click.option("--role", "roles", multiple=True, default=("user",), show_default=True, help="May be repeated.")
 @click.option("--days", type=click.IntRange(min=1, max=3650), default=365, show_default=True, help="How long it lasts.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="New file for the key, for its owner only. Default: print it."
+)
 @click.pass_obj
-def create(file: KeyFile, tenant: str, subject: str, roles: tuple[str, ...], days: int) -> None:
-    """Print a new key: the only time it is shown."""
+def create(file: KeyFile, tenant: str, subject: str, roles: tuple[str, ...], days: int, out: Path | None) -> None:
+    """Print a new key, or write it to a file: the only time it is shown."""
+    from inferwire_server.security.authorisation import ROLES
+
     now = datetime.now(UTC)
-    with _file_errors():
+    with _file_errors(), _only_for_its_owner(out) as place:
         key = file.create(tenant=tenant, subject=subject, roles=roles, now=now, expires_at=now + timedelta(days=days))
-    click.echo(key)
+        click.echo(key, file=place)
+    for role in sorted({*roles} - ROLES.keys()):
+        click.echo(f"role {role} is not built in ({', '.join(ROLES)}): the server's settings must define it", err=True)
+    click.echo(f"tenant {tenant}, roles {' '.join(roles)}, until {now + timedelta(days=days):%Y-%m-%d}", err=True)
+
+
+@contextmanager
+def _only_for_its_owner(path: Path | None) -> Iterator[IO[str] | None]:
+    """A new file that is gone again if what should be in it cannot be had; none for standard output."""
+    if path is None:
+        yield None
+        return
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise Refusal(f"{path} is there already; no key was made") from None
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            yield file
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 @keys.command("list")
 @click.pass_obj
 def list_keys(file: KeyFile) -> None:
-    """Show what is known of each key; never the key."""
+    """Show what is known of each key; never the key. Where there is no terminal, a line each, with tabs between."""
     from rich.console import Console
-    from rich.table import Column, Table
+
+    from inferwire_server.cli.key_listing import key_listing
 
     with _file_errors():
         known = file.keys()
-    now = datetime.now(UTC)
-    table = Table(Column("prefix", no_wrap=True), "state", "tenant", "subject", "roles", "created", "expires")
-    for key in known:
-        expires = f"{key.expires_at:%Y-%m-%d}" if key.expires_at else "never"
-        roles = " ".join(sorted(key.caller.roles))
-        table.add_row(
-            key.prefix,
-            key.state(now),
-            key.caller.tenant,
-            key.caller.subject,
-            roles,
-            f"{key.created_at:%Y-%m-%d}",
-            expires,
-        )
-    Console().print(table)
+    key_listing(known, datetime.now(UTC), Console())
 
 
 @keys.command()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import stat
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,12 @@ from cryptography import x509
 from hypothesis import given
 from hypothesis import strategies as st
 from inferwire_server.cli import inferwire as command_line
+from inferwire_server.cli.key_listing import key_listing
 from inferwire_server.domain.errors import Unauthenticated
 from inferwire_server.security.api_keys import ApiKeys, load_key_ring
 from inferwire_server.security.certificates import load_certificates
+from inferwire_server.security.key_file import KeyFile
+from rich.console import Console
 
 
 def inferwire(folder: Path, *arguments: str) -> Result:
@@ -35,7 +40,7 @@ def mode(path: Path) -> int:
 
 def test_a_key_is_shown_once_kept_as_a_digest_listed_by_its_prefix_and_revoked(tmp_path: Path) -> None:
     made = inferwire(tmp_path, "keys", "create", "--tenant", "acme", "--subject", "indexer", "--role", "operator")
-    key = made.output.strip()
+    key = made.stdout.strip()
     prefix = key[:15]
     caller = ring(tmp_path).caller(key)
     assert (caller.tenant, caller.subject, caller.roles) == ("acme", "indexer", frozenset({"operator"}))
@@ -68,7 +73,7 @@ def test_a_name_that_cannot_be_one_and_a_broken_file_are_said(tmp_path: Path) ->
 
 
 def test_the_secret_decides_and_another_one_makes_every_key_unknown(tmp_path: Path) -> None:
-    key = inferwire(tmp_path, "keys", "create", "--tenant", "acme").output.strip()
+    key = inferwire(tmp_path, "keys", "create", "--tenant", "acme").stdout.strip()
     (tmp_path / "keys.secret").write_text("0" * 64)
     with pytest.raises(Unauthenticated):
         ring(tmp_path).caller(key)
@@ -116,3 +121,42 @@ def test_a_second_development_ca_does_not_overwrite_the_first_unless_it_is_force
 
     assert inferwire(tmp_path, *again, "--force").exit_code == 0
     assert (tmp_path / "ca.pem").read_bytes() != first
+
+
+def test_a_key_goes_to_a_new_file_for_its_owner_and_who_has_it_to_standard_error(tmp_path: Path) -> None:
+    out = tmp_path / "search.key"
+    create = ("keys", "create", "--tenant", "acme", "--role", "user", "--out", str(out))
+    made = inferwire(tmp_path, *create)
+    kept = out.read_text()
+    assert (made.exit_code, made.stdout, mode(out)) == (0, "", 0o600)
+    assert "tenant acme, roles user" in made.stderr
+    assert "is not built in" not in made.stderr
+    assert ring(tmp_path).caller(kept.strip()).tenant == "acme"
+
+    again = inferwire(tmp_path, *create)
+    assert (again.exit_code, out.read_text()) == (2, kept)
+    assert len(inferwire(tmp_path, "keys", "list").stdout.splitlines()) == 1
+
+    wrong = inferwire(tmp_path, "keys", "create", "--tenant", "no tenant", "--out", str(tmp_path / "never.key"))
+    assert wrong.exit_code == 1
+    assert not (tmp_path / "never.key").exists()
+
+
+def test_a_role_that_only_settings_can_give_a_meaning_is_warned_of(tmp_path: Path) -> None:
+    made = inferwire(tmp_path, "keys", "create", "--tenant", "acme", "--role", "nonsense")
+    assert made.exit_code == 0
+    assert "role nonsense is not built in (user, operator): the server's settings must define it" in made.stderr
+    assert made.stdout.startswith("iw_")
+
+
+def test_listed_keys_are_whole_however_narrow_the_place(tmp_path: Path) -> None:
+    prefix = inferwire(tmp_path, "keys", "create", "--tenant", "a-tenant-with-quite-a-name").stdout[:15]
+    known = KeyFile(tmp_path / "keys.json", tmp_path / "keys.secret").keys()
+    piped = inferwire(tmp_path, "keys", "list").stdout.splitlines()
+    assert [line.split("\t")[:3] for line in piped] == [[prefix, "valid", "a-tenant-with-quite-a-name"]]
+    whole = {prefix, f"{known[0].created_at:%Y-%m-%d}", f"{known[0].expires_at:%Y-%m-%d}"}
+    for columns in (20, 60, 80, 200):
+        page = io.StringIO()
+        key_listing(known, datetime.now(UTC), Console(file=page, force_terminal=True, color_system=None, width=columns))
+        assert whole <= {*page.getvalue().split()}
+        assert "…" not in page.getvalue()
