@@ -8,9 +8,10 @@ from typing import Any
 import grpc
 
 from inferwire_server.domain.caller import ANONYMOUS, Caller
+from inferwire_server.domain.errors import Unauthenticated
 from inferwire_server.rpc.call import Metadata
 from inferwire_server.security.authorisation import Authorisation, is_open
-from inferwire_server.security.identity import Identity, caller_from_metadata
+from inferwire_server.security.identity import AUTHORIZATION_KEY, Identity, caller_from_metadata
 
 Context = grpc.aio.ServicerContext[Any, Any]
 _PROPERTIES = ("peer_spiffe_id", "x509_subject")
@@ -30,12 +31,19 @@ class Doorkeeper:
             return ANONYMOUS
         if self._identity is None:
             return caller_from_metadata(metadata, is_local=self._is_local)
+        if _credentials(context) > 1:
+            raise Unauthenticated("authorization must be given once")
         return await self._identity.caller(metadata, partial(_identities, context))
 
     def authorise(self, method: str, caller: Caller) -> None:
         """Raises Forbidden."""
         if self._identity is not None and not is_open(method):
             self._authorisation.check(method, caller)
+
+
+def _credentials(context: Context) -> int:
+    """As many as the caller sent, which the mapping of the metadata does not tell."""
+    return sum(key == AUTHORIZATION_KEY for key, _ in context.invocation_metadata() or ())
 
 
 def _identities(context: Context) -> tuple[str, ...]:

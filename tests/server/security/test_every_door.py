@@ -187,6 +187,20 @@ async def test_a_bad_credential_is_refused_whatever_the_certificate_says(tmp_pat
         assert await code_of((channel, bearer(operators_key)), generate) == "PERMISSION_DENIED"
 
 
+async def test_two_credentials_are_none_whichever_is_good(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path)
+    good, bad = bearer(deployment.key("user")), bearer("iw_000000000000_none")
+    generate, health = "/inferwire.v1.InferenceService/Generate", "/grpc.health.v1.Health/Check"
+    async with (
+        secured(deployment, client_ca=True) as server,
+        deployment.channel(server, deployment.client("user")) as channel,
+    ):
+        assert await code_of((channel, good), generate) == "OK"
+        for two in (good + bad, bad + good, good + good):
+            assert await code_of((channel, two), generate) == "UNAUTHENTICATED"
+            assert await code_of((channel, two), health) == "OK"
+
+
 async def test_every_method_of_the_server_has_its_door() -> None:
     assert METHODS.keys() == DOORS.keys()
     assert METHODS.keys() <= KNOWN
