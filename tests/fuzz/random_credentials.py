@@ -46,9 +46,7 @@ class RandomCredentials:
     def _header(self, source: random.Random) -> str:
         if source.random() < 0.1:
             return str(source.choice(CORPUS["headers"]))
-        scheme = (
-            "Bearer " if source.random() < 0.9 else source.choice(("bearer ", "BEARER  ", "Basic ", "", "Bearer:"))
-        )
+        scheme = "Bearer " if source.random() < 0.9 else source.choice(("bearer ", "BEARER  ", "Basic ", "", "Bearer:"))
         credential = self._credential(source)
         return (scheme + (_damaged(source, credential) if source.random() < 0.3 else credential)).strip()[:_LONGEST]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 
 import pytest
@@ -125,7 +126,7 @@ class PickerMachine(RuleBasedStateMachine):
         ]
 
     def check_pick(
-        self, picked: Picked, untroubled: list[EndpointState], shares: dict[str, float], *, may_return: bool
+        self, picked: Picked, untroubled: list[EndpointState], shares: Mapping[str, float], *, may_return: bool
     ) -> None:
         one = picked.endpoint
         assert one.region in self.allowed
