@@ -15,12 +15,14 @@ from inferwire_server.rpc import translate
 from inferwire_server.rpc.call import Call, current_call
 from inferwire_server.rpc.load_trailer import load_trailer
 from inferwire_server.rpc.server_info import ServerInfo
+from inferwire_server.rpc.sizes import excess
 from inferwire_server.scheduling.intake import Intake
 from inferwire_server.scheduling.load_report import LoadReporter
 from inferwire_server.scheduling.reading import Reading
 from inferwire_server.scheduling.sessions import Sessions
 
 Context = grpc.aio.ServicerContext[Any, Any]
+_Sized = generation_pb2.GenerateRequest | inference_pb2.TokenizeRequest | inference_pb2.DetokenizeRequest
 
 
 class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
@@ -64,6 +66,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.TokenizeRequest, context: Context
     ) -> inference_pb2.TokenizeResponse:
         """The ids that a generation of the same input would be given."""
+        self._check_sizes(request)
         kind = request.WhichOneof("input")
         prompt = translate.conversation(request.chat) if kind == "chat" else request.prompt if kind else None
         add = request.add_special_tokens if request.HasField("add_special_tokens") else None
@@ -81,6 +84,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.DetokenizeRequest, context: Context
     ) -> inference_pb2.DetokenizeResponse:
         """The text of ids."""
+        self._check_sizes(request, answer_tokens=0)
         skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
         text = await self._intake.detokenize(
             request.model, tuple(request.token_ids), skip_special_tokens=skip, deadline=current_call().deadline
@@ -96,6 +100,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     async def _open(self, request: generation_pb2.GenerateRequest, *, is_streaming: bool) -> Reading:
         call = current_call()
         try:
+            self._check_sizes(request)
             draft = translate.draft(request, is_streaming=is_streaming, deadline=call.deadline)
         except ServiceError as error:
             self._sessions.refuse(call.caller, error)
@@ -103,6 +108,13 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         reading = await self._sessions.open(draft, call.caller, arrived_at=call.arrived_at)
         _note(call, reading, request)
         return reading
+
+    def _check_sizes(self, request: _Sized, *, answer_tokens: int = 1) -> None:
+        """Raise for more of something than there can be beside so many tokens of an answer."""
+        found = excess(request, most_ids=self._intake.facts.max_context_tokens - answer_tokens)
+        if found is not None:
+            self._intake.check_model(request.model)
+            raise found
 
 
 async def deliver(
