@@ -89,23 +89,36 @@ class QuotaMachine(RuleBasedStateMachine):
         resumes=st.integers(0, 3),
     )
     def arrive(self, tenant: str, prompt: int, output: int, resumes: int) -> None:
-        wanted = demand(prompt, output)
-        waiting = [work for owner, work in self.left_off if owner == tenant]
-        if resumes and waiting:
-            wanted = replace(wanted, resumes=waiting[-resumes % len(waiting)])
+        waiting = self.works_of(tenant)
+        self.ask(tenant, demand(prompt, output, resumes=waiting[-resumes % len(waiting)] if resumes else None))
+
+    @rule(tenant=st.sampled_from(TENANTS), times=st.integers(1, 9), pause_s=st.sampled_from([0.0, 1.0, 250.0]))
+    def break_off_and_go_on(self, tenant: str, times: int, pause_s: float) -> None:
+        for _ in range(times):
+            each = self.ask(tenant, demand(1, 1, resumes=self.works_of(tenant)[-1]))
+            if each is not None:
+                self.finish(each, 0, has_started=True, is_whole=False)
+            self.now += pause_s
+
+    def works_of(self, tenant: str) -> list[Work | None]:
+        """What may be gone on from, the latest one last; None is nothing."""
+        return [None, *(work for owner, work in self.left_off if owner == tenant)]
+
+    def ask(self, tenant: str, wanted: Demand) -> Admitted | None:
         paid = self.paid_before(tenant, wanted)
         tokens = wanted.output_tokens + (0 if paid else wanted.prompt_tokens)
         try:
             reservation = self.ledger.reserve(tenant, wanted, now=self.now, wall=self.now)
         except QuotaExceeded as refusal:
             self.check_refusal(tenant, wanted, tokens, refusal)
-            return
+            return None
         each = Admitted(
             tenant, wanted, reservation, self.now, self.month, tokens, tokens - wanted.output_tokens, paid_before=paid
         )
         self.admitted.append(each)
         if wanted.resumes is not None:
             self.left_off[tenant, wanted.resumes] = None
+        return each
 
     def paid_before(self, tenant: str, wanted: Demand) -> Paid | None:
         paid = None if wanted.resumes is None else self.left_off.get((tenant, wanted.resumes))
@@ -139,6 +152,9 @@ class QuotaMachine(RuleBasedStateMachine):
     def end(self, data: st.DataObject, used: int, has_started: bool, is_whole: bool) -> None:
         each = data.draw(st.sampled_from([each for each in self.admitted if each.is_open]))
         used = min(used, each.demand.output_tokens) if has_started else 0
+        self.finish(each, used, has_started=has_started, is_whole=is_whole)
+
+    def finish(self, each: Admitted, used: int, *, has_started: bool, is_whole: bool) -> None:
         self.works += 1
         work = None if is_whole or not has_started else each.demand.resumes or (f"job-{self.works}", b"digest")
         for _ in range(2):
