@@ -26,7 +26,9 @@ from inferwire_server.settings import Tenant
 Redaction = Callable[[str], str]
 """Gives back what may be written down of a text."""
 
-_Most = Annotated[int, Field(ge=0)] | Literal["unlimited"]
+_LARGEST = 2**53
+"""Up to here a number is the same everywhere: in metrics and in the ledger's arithmetic."""
+_Most = Annotated[int, Field(ge=0, le=_LARGEST)] | Literal["unlimited"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,7 @@ class _Entry(BaseModel):
     monthly_tokens: _Most = "unlimited"
     monthly_warning: Annotated[float, Field(gt=0, le=1)] = 0.8
     max_prompt_tokens: _Most = "unlimited"
-    max_output_tokens: Annotated[int, Field(ge=1)] | Literal["unlimited"] = "unlimited"
+    max_output_tokens: Annotated[int, Field(ge=1, le=_LARGEST)] | Literal["unlimited"] = "unlimited"
     priorities: Annotated[frozenset[Literal["interactive", "standard", "batch"]], Field(min_length=1)] = frozenset(
         {"interactive", "standard", "batch"}
     )

@@ -63,6 +63,9 @@ def test_redactions_are_functions_that_can_be_imported() -> None:
     [
         ("[default]\ntokens = 3", "default.tokens: Extra inputs are not permitted"),
         ("[tenants.acme]\ntokens_per_minute = -1", "tenants.acme.tokens_per_minute"),
+        ("[tenants.acme]\ntokens_per_minute = 9007199254740993", "or equal to 9007199254740992"),
+        (f"[default]\nmonthly_tokens = {'9' * 3000}", "default.monthly_tokens"),
+        ("[tenants.acme]\nmax_output_tokens = 9007199254740993", "or equal to 9007199254740992"),
         ("[tenants.acme]\npriorities = []", "tenants.acme.priorities"),
         ("[tenants.acme]\npriorities = ['urgent']", "tenants.acme.priorities"),
         ("[tenants.acme]\nmonthly_warning = 2", "tenants.acme.monthly_warning"),
