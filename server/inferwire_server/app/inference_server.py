@@ -252,10 +252,7 @@ class InferenceServer:
             if self._health_server is not None and settings.health_port is not None:
                 self.health_port = listen(self._health_server, beside, settings.health_port, None)
         except CannotListen as error:
-            raise ServerError(
-                f"cannot listen on {error}: the port is in use (choose another by --port or --health-port), "
-                "or the host is no address of this machine (--host)"
-            ) from None
+            raise ServerError(f"cannot listen on {error}") from None
         if settings.metrics_enabled:
             self._snapshots.attach()
             alias = self.metrics.alias_registry if settings.metrics_alias else None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import grpc
 
 from inferwire_server.security.exposure import is_unix
 
 
 class CannotListen(Exception):
-    """The address is in use, or not one of this machine."""
+    """Says which address, and why."""
 
 
 def listening_address(host: str, port: int) -> str:
@@ -26,5 +28,17 @@ def listen(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Serv
     except RuntimeError:
         bound = 0
     if not bound:
-        raise CannotListen(address)
+        raise CannotListen(f"{address}: {_reason(address)}")
     return bound
+
+
+def _reason(address: str) -> str:
+    if not is_unix(address):
+        return (
+            "the port is in use (choose another by --port or --health-port), "
+            "or the host is no address of this machine (--host)"
+        )
+    folder = Path(address.partition(":")[2]).parent
+    if not folder.is_dir():
+        return f"there is no folder {folder}"
+    return "no socket can be made there: the path is too long, taken, or not this user's to write to"

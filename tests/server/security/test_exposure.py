@@ -13,6 +13,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from inferwire.v1 import inference_pb2, inference_pb2_grpc, operations_pb2
+from inferwire_server.rpc.listening import CannotListen, listen
 from inferwire_server.security.exposure import check_exposure, is_insecure, is_local
 from inferwire_server.settings import Settings, SettingsError
 
@@ -99,6 +100,13 @@ async def test_a_socket_file_serves_this_machine_and_nobody_else_may_open_it(tmp
     assert reply.usage.output_tokens == 16
     assert not status.insecure
     assert not mode & stat.S_IWOTH
+
+
+@pytest.mark.parametrize("slashes", ["", "//"])
+async def test_a_socket_in_a_folder_that_is_not_there_is_said_to_be_one(tmp_path: Path, slashes: str) -> None:
+    server = grpc.aio.server()
+    with pytest.raises(CannotListen, match=rf"there is no folder {tmp_path}/nowhere$"):
+        listen(server, f"unix:{slashes}{tmp_path}/nowhere/a.socket", 0, None)
 
 
 async def test_the_port_for_health_speaks_no_tls_and_serves_nothing_else(tmp_path: Path) -> None:
