@@ -111,6 +111,17 @@ async def test_open_watches_do_not_delay_the_end_of_an_idle_server() -> None:
             assert (await watch.read()).status == NOT_SERVING
 
 
+async def test_the_log_is_whole_up_to_the_end_of_the_process() -> None:
+    async with server_process() as server, Caller(server) as caller:
+        for _ in range(200):
+            await caller.inference.Generate(request(max_output_tokens=1))
+        server.signal()
+        assert await server.until_exit(SOON_S) == 0
+        await server.until_logged("stopped")
+    events = [line["event"] for line in server.log]
+    assert events == ["listening", "ready", *["call"] * 200, "draining", "stopped"]
+
+
 async def test_the_drain_limit_ends_what_is_left_for_others_to_resume() -> None:
     async with server_process(drain_limit=0.5) as server, Caller(server) as caller:
         stream = await caller.started(8000)

@@ -90,11 +90,17 @@ def serve(config_file: Path | None, no_metrics: bool, **flags: Any) -> None:
     except SettingsError as error:
         _refuse(error)
     except (ServerError, ModelError, ServiceError) as error:
-        click.echo(f"inferwire: {error}", err=True)
-        sys.exit(1)
+        _end(error, 1)
     if failure:
-        click.echo(f"inferwire: {failure}", err=True)
-        sys.exit(ENGINE_LOST)
+        _end(failure, ENGINE_LOST)
+
+
+def _end(reason: object, status: int) -> NoReturn:
+    """After the log's last line, and by its way: whoever waits for this status waits for no reader of the log."""
+    from inferwire_server.observability.log_writer import STANDARD_ERROR
+
+    STANDARD_ERROR.put(f"inferwire: {reason}")
+    sys.exit(status)
 
 
 def _refuse(error: Exception) -> NoReturn:
@@ -104,12 +110,15 @@ def _refuse(error: Exception) -> NoReturn:
 
 async def _serve(make_server: Callable[[], InferenceServer]) -> str:
     """Serve until a drain is complete; why it was not asked for, or nothing."""
+    from inferwire_server.observability.log_writer import STANDARD_ERROR
+
     server = make_server()
     loop = asyncio.get_running_loop()
     starting = asyncio.create_task(server.start(), name="start")
 
     def stop(number: int) -> None:
         if server.is_draining:
+            STANDARD_ERROR.close()
             os._exit(128 + number)
         if starting.done():
             server.drain()

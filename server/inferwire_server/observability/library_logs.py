@@ -30,6 +30,7 @@ def follow_libraries() -> None:
     """From now on, for the process. Warnings and worse are told."""
     logging.basicConfig(level=logging.WARNING, handlers=[StructuredHandler()], force=True)
     logging.raiseExceptions = False
+    logging.captureWarnings(True)
     threading.excepthook = _thread_failed
     sys.unraisablehook = _not_raised
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
+import os
 import sys
 import time
 from json.encoder import encode_basestring_ascii
@@ -12,12 +14,18 @@ from typing import Any
 import structlog
 
 from inferwire_server.observability.library_logs import follow_libraries
+from inferwire_server.observability.log_writer import STANDARD_ERROR
 from inferwire_server.observability.tracebacks import without_messages
+
+_CLOSED = -1
 
 
 def configure_logs(log_format: str, level: str) -> None:
     """Set up logging for the process. `log_format` is json, console, or auto (console on a terminal)."""
-    as_console = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
+    descriptor = sys.stderr.fileno() if sys.stderr is not None else _CLOSED
+    as_console = log_format == "console" or (log_format == "auto" and os.isatty(descriptor))
+    STANDARD_ERROR.start(descriptor)
+    atexit.register(STANDARD_ERROR.close)
     processors: list[Any] = [
         structlog.processors.add_log_level,
         UtcStamp(),
@@ -27,10 +35,23 @@ def configure_logs(log_format: str, level: str) -> None:
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=LineLogger,
         cache_logger_on_first_use=True,
     )
     follow_libraries()
+
+
+class LineLogger:
+    """What structlog hands rendered lines to."""
+
+    def __init__(self, *names: str) -> None:
+        """What loggers are called is in no line."""
+
+    def msg(self, line: str) -> None:
+        """Of any level."""
+        STANDARD_ERROR.put(line)
+
+    debug = info = warning = error = critical = msg
 
 
 class UtcStamp:

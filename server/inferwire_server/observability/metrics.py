@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from inferwire_server.observability.audit_metrics import AuditMetrics
@@ -15,6 +15,7 @@ from inferwire_server.observability.buckets import FIRST_TOKEN_BUCKETS
 from inferwire_server.observability.call_metrics import CallMetrics
 from inferwire_server.observability.generation_metrics import GenerationMetrics
 from inferwire_server.observability.gpus import GpuGauges, GpuReading
+from inferwire_server.observability.log_writer import STANDARD_ERROR
 from inferwire_server.observability.quota_metrics import BudgetGauges, Budgets, QuotaMetrics
 from inferwire_server.observability.security_metrics import SecurityMetrics
 from inferwire_server.observability.server_gauges import ServerGauges, Snapshot, TrtllmGauges
@@ -51,7 +52,7 @@ class Metrics:
         self._canary_failures = of_model.counter(
             "inferwire_canary_failures", "Probes of the engine that did not finish."
         )
-        for collector in (of_model, of_calls, _Build(model)):
+        for collector in (of_model, of_calls, _Build(model), _LogLines()):
             self.registry.register(collector)
         ProcessCollector(registry=self.registry)
         if price_per_hour is not None:
@@ -87,6 +88,18 @@ class _Build(Collector):
     def collect(self) -> Iterator[Metric]:
         family = GaugeMetricFamily("inferwire_build_info", "Always 1; what runs here.", labels=("model", "version"))
         family.add_metric(self._values, 1)
+        yield family
+
+
+class _LogLines(Collector):
+    """Of the process, which has one log whatever it serves."""
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            "inferwire_log_lines_dropped", "Log lines that standard error did not take.", labels=("reason",)
+        )
+        for reason, count in STANDARD_ERROR.dropped().items():
+            family.add_metric((reason,), count)
         yield family
 
 
