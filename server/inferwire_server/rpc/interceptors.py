@@ -131,6 +131,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 else:
                     response = await behaviour(request, context)
             except ServiceError as error:
+                # gRPC keeps the abort, and with it these frames, until the next full collection: not the request.
+                encoded = request = error.__traceback__ = None
                 await self._fail(call, observer, context, error)
             except asyncio.CancelledError:
                 self._report(call, observer, _departure(call))
