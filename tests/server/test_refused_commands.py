@@ -20,3 +20,10 @@ async def test_a_wait_for_room_in_a_quota_is_said_with_its_length_on_standard_er
 
     assert (done.exit_code, done.stdout) == (0, "Hello, world!\n")
     assert "the tenant has no room; trying again in 1 s" in done.stderr
+
+
+def test_top_without_a_terminal_says_just_that() -> None:
+    done = CliRunner().invoke(command_line, ["top"])
+
+    assert done.exit_code == 2
+    assert done.stderr == "Error: top needs a terminal; `inferwire status` prints what there is once\n"

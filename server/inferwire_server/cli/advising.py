@@ -18,10 +18,18 @@ def advice(error: InferwireError, reach: Reach) -> str:
     if error.code == "UNAVAILABLE" and not error.reason:
         return _unreachable(reach)
     if error.code == "UNAUTHENTICATED":
-        return f"{error.message}; name a file that holds an API key or token by --credential-file"
+        return f"{error.message}{_credential_advice(error.reason, reach)}"
     hint = f" (try again in {error.retry_after_s:g} s)" if error.retry_after_s else ""
     where = f" [error id {error.error_id}]" if error.error_id else ""
     return f"{error.message}{hint}{where}"
+
+
+def _credential_advice(reason: str, reach: Reach) -> str:
+    if reason == "NO_CREDENTIAL":
+        return ""
+    if reach.credential_file is None:
+        return "; name a file that holds an API key or token by --credential-file"
+    return f"; get a new one and put it into {reach.credential_file}"
 
 
 def _unreachable(reach: Reach) -> str:

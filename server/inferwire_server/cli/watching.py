@@ -8,6 +8,7 @@ import click
 
 from inferwire_server.cli.advising import advice
 from inferwire_server.cli.reaching import Reach, reach_options
+from inferwire_server.cli.refusal import Refusal
 
 
 @click.command()
@@ -32,7 +33,7 @@ def top(reach: Reach, page: str, interval_s: float) -> None:
     if not page.startswith(("http://", "https://")):
         raise click.UsageError(f"--metrics={page}: not an http address")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise click.UsageError("top needs a terminal; `inferwire status` prints what there is once")
+        raise Refusal("top needs a terminal; `inferwire status` prints what there is once")
     import asyncio
 
     from inferwire import InferwireError

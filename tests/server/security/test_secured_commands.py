@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
 
 from click.testing import CliRunner, Result
@@ -40,7 +41,7 @@ async def test_flags_or_variables_say_whom_to_trust_and_what_to_send(tmp_path: P
     assert nobody.exit_code == 1
     assert "--credential-file" in nobody.output
     assert (user.exit_code, remote.exit_code, wrong.exit_code) == (1, 2, 2)
-    assert "none of the caller’s roles" in user.output
+    assert "GetServerStatus needs one of the roles: operator\n" in user.output
     assert "over TLS only" in remote.output
     assert "--tls-ca" in remote.output
     assert "cannot be read" in wrong.output
@@ -62,3 +63,37 @@ async def test_a_server_that_speaks_tls_is_told_from_one_that_is_not_there(tmp_p
         assert "--tls-ca" in refused.output
     assert "gRPC over TLS with it fails" in untrusted.output
     assert f"no server answers at {server.address}" in absent.output
+
+
+async def test_a_credential_that_is_no_good_is_to_be_replaced_and_a_missing_one_to_be_named(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path)
+    (tmp_path / "expired").write_text(deployment.key("user", expires_in=timedelta(seconds=-1)))
+    (tmp_path / "unknown").write_text(f"iw_{'0' * 12}_{'A' * 43}")
+    (tmp_path / "empty").touch()
+    trust = ("--tls-ca", str(tmp_path / "ca.pem"))
+    async with secured(deployment) as server:
+        said = {
+            name: (await inferwire(server, "generate", "hi", *trust, "--credential-file", str(tmp_path / name))).stderr
+            for name in ("expired", "unknown", "empty")
+        }
+        missing = (await inferwire(server, "generate", "hi", *trust)).stderr
+    assert f"has expired; get a new one and put it into {tmp_path / 'expired'}" in said["expired"]
+    assert "get a new one" in said["unknown"]
+    assert "get a new one" not in said["empty"]
+    assert not any("--credential-file" in text for text in said.values())
+    assert "a credential is required; name a file" in missing
+
+
+async def test_a_refusal_speaks_of_the_model_only_where_the_role_permits_the_call_on_others(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path)
+    (tmp_path / "elsewhere").write_text(deployment.key("elsewhere"))
+    (tmp_path / "operator").write_text(deployment.key("operator"))
+    roles = {"elsewhere": {"methods": ["inferwire.v1.InferenceService/*"], "models": ["another*"]}}
+    trust = ("--tls-ca", str(tmp_path / "ca.pem"))
+    async with secured(deployment, roles=roles) as server:
+        said = [
+            (await inferwire(server, "generate", "hi", "--model", "scripted", *trust, "--credential-file", file)).stderr
+            for file in (str(tmp_path / "elsewhere"), str(tmp_path / "operator"))
+        ]
+    assert "StreamGenerate on this model needs one of the roles: user\n" in said[0]
+    assert "StreamGenerate needs one of the roles: user\n" in said[1]
