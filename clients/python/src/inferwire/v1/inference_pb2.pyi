@@ -114,7 +114,7 @@ class DetokenizeRequest(_message.Message):
     """Leave control tokens out. Default true."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Each below `ModelLimits.vocabulary_size`; may be empty."""
+        """Each below `ModelLimits.vocabulary_size`; may be empty, at most as many as the context holds."""
 
     def __init__(
         self,
