@@ -166,7 +166,7 @@ def _content_fields(content: Content) -> Fields:
             fields["prompt"] = _redacted_prompt(policy, content.prompt)
         if policy.keeps_output:
             fields["outputs"] = [_redacted(policy, text) for text in content.outputs]
-    except Exception:  # noqa: BLE001 whatever a redaction trips over, what it was to hide is not written
+    except (Exception, SystemExit):  # noqa: BLE001 whatever a redaction trips over, what it was to hide is not written
         return {"content_omitted": "a redaction failed"}
     return fields
 

@@ -51,7 +51,7 @@ class AuditFiles:
     def write(self, lines: bytes, wall: float) -> None:
         """Append whole lines. Raises OSError, with none of them written."""
         self.turn(wall)
-        if self._size >= self._largest_bytes:
+        if self._descriptor is not None and (self._size >= self._largest_bytes or _is_deleted(self._descriptor)):
             self.close()
         descriptor = self._begin() if self._descriptor is None else self._descriptor
         written = 0
@@ -83,6 +83,10 @@ class AuditFiles:
 
     def _make_folder(self) -> None:
         self._folder.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
+
+
+def _is_deleted(descriptor: int) -> bool:
+    return os.fstat(descriptor).st_nlink == 0
 
 
 def purge(folder: Path, retention_days: int, today: date) -> list[Path]:

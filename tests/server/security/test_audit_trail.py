@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
 import subprocess
 import sys
@@ -160,6 +161,21 @@ def test_only_their_owner_can_read_them(tmp_path: Path) -> None:
     assert (stat.S_IMODE(folder.stat().st_mode), stat.S_IMODE(path.stat().st_mode)) == (0o700, 0o600)
 
 
+def test_records_do_not_go_into_a_file_that_was_deleted(tmp_path: Path) -> None:
+    folder = tmp_path / "audit"
+    files = files_of(folder)
+    files.write(b'{"a":1}\n', 0.0)
+    shutil.rmtree(folder)
+
+    files.write(b'{"a":2}\n', 0.0)
+    assert records(folder) == [{"a": 2}]
+
+    shutil.rmtree(folder)
+    folder.write_text("no folder any more")
+    with pytest.raises(OSError, match="exists"):
+        files.write(b'{"a":3}\n', 0.0)
+
+
 def test_a_file_ends_with_its_day_and_when_it_is_large(tmp_path: Path) -> None:
     files = files_of(tmp_path, largest_bytes=30)
     for hour in range(48):
@@ -251,7 +267,7 @@ def test_token_ids_are_kept_only_where_nothing_is_to_be_redacted(tmp_path: Path)
     assert _written(tmp_path / "strict", Content(strict, (1, 2, 3), ())) == {"content_omitted": "a redaction failed"}
 
 
-@pytest.mark.parametrize("redaction", [lambda text: text[10**6], lambda text: None, lambda text: text.encode()])
+@pytest.mark.parametrize("redaction", [lambda text: text[10**6], lambda text: None, str.encode, sys.exit])
 def test_what_a_redaction_cannot_hide_is_not_written_at_all(tmp_path: Path, redaction: object) -> None:
     policy = ContentPolicy(keeps_prompt=True, keeps_output=True, redactions=(redaction,))  # type: ignore[arg-type]
     assert _written(tmp_path, Content(policy, "secret", ("secret",))) == {"content_omitted": "a redaction failed"}
