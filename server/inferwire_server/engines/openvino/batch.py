@@ -127,12 +127,14 @@ class Batch:
         return Step(seconds, self._pipeline.get_metrics().cache_usage / 100, tokens, ends)
 
     def _watched_step(self) -> None:
-        is_decode = not any(each.is_reading for each in self._sequences.values())
-        followed = [each for each in self._sequences.values() if each.has_grammar and each.ending is None]
+        reads_prompts = any(each.is_reading for each in self._sequences.values())
+        followed = [
+            each for each in self._sequences.values() if each.has_grammar and not (each.is_reading or each.ending)
+        ]
         used_before_s = time.process_time()
         self._pipeline.step()
         used_s = time.process_time() - used_before_s
-        if is_decode and self._decode_watch.is_held_up(used_s, follows_grammars=bool(followed)):
+        if self._decode_watch.is_held_up(used_s, follows_grammars=bool(followed), reads_prompts=reads_prompts):
             # Which one it is cannot be told; what a grammar costs grows with the text behind it.
             _drop(max(followed, key=lambda each: each.steps_with_tokens), (Outcome.TOO_COSTLY, None))
 

@@ -21,6 +21,7 @@ from inferwire_server.domain.generation import Grammar
 from inferwire_server.engines.openvino.child_process import ChildProcess
 from inferwire_server.engines.openvino.frames import Fault, Frame, Probe, ProbeLoad, ProbeReady, Verdict
 from inferwire_server.engines.openvino.generation_settings import structured_output
+from inferwire_server.engines.openvino.grammar_spelling import misreading
 
 COMPILE_LIMIT_S = 0.15
 """Most processor time for compiling, all threads together: the engine spends it again, inside a step."""
@@ -105,8 +106,10 @@ class GrammarProbe:
             done.exception()  # seen, should every caller have left
 
     async def _judge(self, digest: bytes, grammar: Grammar) -> str:
-        async with self._turn:
-            complaint = await self._complaint(grammar)
+        complaint = await asyncio.to_thread(misreading, grammar)
+        if not complaint:
+            async with self._turn:
+                complaint = await self._complaint(grammar)
         self._keep(digest, complaint)
         return complaint
 

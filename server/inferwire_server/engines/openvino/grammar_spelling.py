@@ -6,9 +6,13 @@ many digits as follow: "ße" becomes U+0DFE. In a regex a dot is any character, 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from typing import Any
+
+from inferwire_server.domain.generation import Grammar, GrammarKind
+from inferwire_server.engines.openvino.empty_grammar import derives_nothing
 
 _REGEX_PART = re.compile(r"\\x[0-9A-Fa-f]{2}|\\.|\[(?:\\.|[^\]\\])*\]|[.\n\r]", re.DOTALL)
 """An escape, a character class, or a character that has to be written otherwise."""
@@ -43,6 +47,22 @@ def misspelt(schema: Any) -> str | None:
         return None
     fixed = [*schema.get("properties", ()), *_strings(schema.get("enum")), *_strings(schema.get("const"))]
     return next(filter(_MISSPELT.search, fixed), None) or misspelt([*schema.values()])
+
+
+def misreading(grammar: Grammar) -> str:
+    """What the compiler would take otherwise than meant, and nothing can put right; empty for nothing."""
+    if grammar.kind is GrammarKind.EBNF and derives_nothing(grammar.source):
+        return "derives no text at all: give each rule a way to end"
+    if grammar.kind is not GrammarKind.JSON_SCHEMA:
+        return ""
+    try:
+        found = misspelt(json.loads(grammar.source))
+    except (ValueError, RecursionError):
+        return ""  # the compiler says what is wrong with it
+    if not found:
+        return ""
+    problem = f"this model’s engine cannot spell the name or constant {found[:40]!r}"
+    return f"{problem}: a letter like é or ß before a digit or one of the letters a to f"
 
 
 def _spelled_out(match: re.Match[str]) -> str:

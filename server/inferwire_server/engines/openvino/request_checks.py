@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 
 from inferwire_server.domain.engine import EngineRequest
 from inferwire_server.domain.errors import CapabilityAbsent, InvalidRequest
 from inferwire_server.domain.generation import Grammar, GrammarKind, Sampling
-from inferwire_server.engines.openvino.empty_grammar import derives_nothing
-from inferwire_server.engines.openvino.grammar_spelling import misspelt
 from inferwire_server.engines.openvino.options import OpenVinoOptions
 
 REQUEST_FIELDS = frozenset(
@@ -119,20 +116,6 @@ def check_grammar(grammar: Grammar, options: OpenVinoOptions) -> None:
         raise InvalidRequest(field, "must have at least one text")
     if any("\0" in text for text in (grammar.source, *grammar.texts)):
         raise InvalidRequest(field, "must not contain the character U+0000")
-    if grammar.kind is GrammarKind.JSON_SCHEMA:
-        _check_spelling(field, grammar.source)
-    if grammar.kind is GrammarKind.EBNF and derives_nothing(grammar.source):
-        raise InvalidRequest(field, "derives no text at all: give each rule a way to end")
-
-
-def _check_spelling(field: str, source: str) -> None:
-    try:
-        found = misspelt(json.loads(source))
-    except (ValueError, RecursionError):
-        return  # the probe says what is wrong with it
-    if found:
-        problem = f"this model’s engine cannot spell the name or constant {found[:40]!r}"
-        raise InvalidRequest(field, f"{problem}: a letter like é or ß before a digit or one of the letters a to f")
 
 
 def _check_grammar_use(request: EngineRequest) -> None:

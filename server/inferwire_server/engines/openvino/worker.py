@@ -48,18 +48,19 @@ def _try_out(pipeline: openvino_genai.ContinuousBatchingPipeline, load: Load) ->
     config = openvino_genai.GenerationConfig(max_new_tokens=_TRIAL_OUTPUT_TOKENS, ignore_eos=True, do_sample=False)
     handle = pipeline.add_request(0, openvino.Tensor(prompt), config)
     step_times: list[float] = []
-    used_s = usage_percent = 0.0
+    used_s: list[float] = []
+    usage_percent = 0.0
     while handle.get_status() == GenerationStatus.RUNNING:
         started, used_before_s = time.perf_counter(), time.process_time()
         pipeline.step()
         step_times.append(time.perf_counter() - started)
-        used_s = time.process_time() - used_before_s
+        used_s.append(time.process_time() - used_before_s)
         usage_percent = usage_percent or pipeline.get_metrics().cache_usage
     blocks_in_use = -(-length // load.block_tokens)
     kv_blocks = load.kv_blocks or round(blocks_in_use * 100 / usage_percent)
     usable = kv_blocks - COMPANION_BLOCKS if load.is_exact else kv_blocks
     ready = Ready(usable, pipeline.get_metrics().cache_size_in_bytes, step_times)
-    return ready, DecodeWatch(used_s)
+    return ready, DecodeWatch(used_s[-1], used_s[0])
 
 
 def _warm_grammars(pipeline: openvino_genai.ContinuousBatchingPipeline) -> None:
