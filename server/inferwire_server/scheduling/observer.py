@@ -37,27 +37,3 @@ class GenerationObserver(Protocol):
     ) -> None:
         """The caller's part is over. `decode_s` counts from the first token; None without one. `produced_tokens` came
         out of the engine for it."""
-
-
-class Unobserved:
-    """An observer that does nothing."""
-
-    def refused(self, caller: Caller, error: ServiceError) -> None: ...
-
-    def started(self, generation: Generation, caller: Caller, queue_time_s: float) -> None: ...
-
-    def first_token(
-        self, generation: Generation, caller: Caller, since_arrival_s: float, since_started_s: float
-    ) -> None: ...
-
-    def tokens(self, generation: Generation, caller: Caller, count: int, gap_s: float | None) -> None: ...
-
-    def ended(
-        self,
-        generation: Generation,
-        caller: Caller,
-        outcome: Completed | ServiceError,
-        total_s: float,
-        decode_s: float | None,
-        produced_tokens: int,
-    ) -> None: ...

@@ -143,10 +143,12 @@ async def test_a_grammar_that_is_ever_slower_to_follow_is_refused(probe: Grammar
     await probe.check(Grammar(kind=GrammarKind.REGEX, source="after(an ambiguous one)"))
 
 
-async def test_one_that_was_let_through_ends_when_it_holds_up_the_batch(tmp_path: Path) -> None:
+async def test_one_that_begins_to_be_slow_behind_the_walk_ends_when_it_holds_up_the_batch(tmp_path: Path) -> None:
+    hidden = Grammar(kind=GrammarKind.REGEX, source="x{60}((((a{1,30}){3,30}){3,30}){3,30}){3,30}")
     async with running(byte_model_options(write_random_model(tmp_path / "random.gguf"))) as engine:
+        await engine.check(hidden)
         _, neighbour = submitted(engine, a_request([5], 1000))
-        costly = await run(engine, a_request([6], 1000, grammar=AMBIGUOUS))
+        costly = await run(engine, a_request([6], 1000, grammar=hidden))
         await neighbour.until_ended(BOUND_S)
 
         assert isinstance(costly.terminal, Failed)
@@ -155,7 +157,7 @@ async def test_one_that_was_let_through_ends_when_it_holds_up_the_batch(tmp_path
         assert len(neighbour.token_ids) == 1000
         assert engine.health().restarts == 0
         with pytest.raises(InvalidRequest, match="too costly to follow"):
-            await engine.check(AMBIGUOUS)
+            await engine.check(hidden)
 
 
 async def test_closing_leaves_neither_process_nor_file_and_no_second_life(tmp_path: Path) -> None:
